@@ -136,6 +136,16 @@ def test_a_name_is_never_taken_for_a_folder(project, monkeypatch):
     assert lt.evaluate(project / "runs" / "x").data == "digits-lt"
 
 
+def test_other_data_is_not_taken_for_that_of_the_package(project, capsys):
+    cli.main(["train", "digits-lt", *SMALL, "--method", "deconfound-tde"])
+    said = refused(capsys, "sweep", "runs/x", "--data", "photos")
+    assert (
+        "runs/x was trained on digits-lt, which comes with the package, and not on photos" in said
+    )
+    assert "leave --data out" in said
+    cli.main(["sweep", "runs/x", "--data", "digits-lt", "--alphas", "0"])
+
+
 def test_every_command_takes_the_place_of_moved_data(project, monkeypatch, capsys):
     cli.main(["train", "photos", *SMALL])
     before = Run(project / "runs" / "x").result["overall"]

@@ -150,3 +150,11 @@ def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monk
         assert resumed.result["per_class"] == never.result["per_class"]
     shares = {run.result["method"]: own_seconds(run.result) for run in runs}
     assert shares["bbn"] == pytest.approx(2 * shares["baseline"])
+
+
+def test_a_method_with_a_network_of_its_own_says_so_once(tmp_path, caplog):
+    plan(tiny_config(backbone="conv4"), ["baseline", "bbn"], [0, 1], tmp_path)
+    said = "bbn works only with resnet32-dual: it trains that network, not conv4"
+    assert caplog.text.count(said) == 1
+    plan(tiny_config(backbone="resnet32-dual"), ["bbn"], [0], tmp_path)
+    assert caplog.text.count("works only with") == 1

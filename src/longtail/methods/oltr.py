@@ -47,9 +47,10 @@ SHARED_RATE = (
 )
 
 SECOND_STAGE = (
-    "The second stage has the learning rate, the schedule and the length of the first; the "
-    "authors' code trains the features at a tenth of the classifier's rate, on ImageNet-LT for "
-    "twice as many epochs as the first stage, and draws four images of a class at a time."
+    "The second stage has the learning rate, the schedule and the length of the first, and warms "
+    "up for a tenth of its epochs at most; the authors' code trains the features at a tenth of the "
+    "classifier's rate, on ImageNet-LT for twice as many epochs as the first stage, and draws four "
+    "images of a class at a time."
 )
 
 

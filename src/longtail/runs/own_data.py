@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from longtail.core.config import Config
 from longtail.core.errors import SeveralErrors, UserError, list_some
@@ -35,6 +35,11 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
     if not isinstance(data, Data):
         config, named = _locate(run, data, root), data is None or data_sets.is_named(data)
         name = str(config.data or config.files.list)
+        if _is_beside_built_in(config, data):
+            raise OtherDataError(
+                f"{run.folder} was trained on {name}, which comes with the package, and not on "
+                f"{os.fspath(data)}: leave --data out"
+            )
         if data is None and (error := in_memory_error(run.folder, run.config, run.is_path)):
             raise error  # a folder here may have its name
         try:
@@ -86,6 +91,12 @@ def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
     return run.with_data(root)
 
 
+def _is_beside_built_in(config: Config, data: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether `data` is a path, and a run's own data, which has none, is part of the package."""
+    is_path = data_sets.is_named(data) and data_sets.is_path(os.fspath(data))
+    return is_path and config.data.partition(":")[0] in BUILT_IN
+
+
 def _describe_change(run: Run, data: Data) -> str:
     """Describe how many training images the classes had in `run` and have in `data`."""
     then = dict(zip(run.classes, run.result["counts"], strict=True))
@@ -111,7 +122,7 @@ def find_own_data(run: Run, data: Any, root: Path | str | None = None) -> Data |
 def _may_be_own(run: Run, data: Any, root: Path | str | None) -> bool:
     """Whether `data` has the run's classes and training images by number, before it is read."""
     config, named = _locate(run, data, root), data_sets.is_named(data)
-    if named and config.data.partition(":")[0] in BUILT_IN and data_sets.is_path(str(data)):
+    if _is_beside_built_in(config, data):
         return False
     try:
         found = data_sets.count_training_images(

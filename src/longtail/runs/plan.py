@@ -239,6 +239,13 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
             own = {k: v for k, v in config.options.items() if k in owned[name]}
             mine = with_values(replace(config, method=name, options=own), {"seed": seed})
             jobs.append(Job(*resolve(mine), Run(out if alone else out / name / f"s{seed}")))
+    needed = {job.config.method: job.method.backbone for job in jobs}
+    for name, backbone in needed.items():
+        if backbone not in (None, config.backbone):
+            logger.warning(
+                "%s works only with %s: it trains that network, not %s",
+                *(name, backbone, config.backbone),
+            )
     return jobs
 
 
@@ -318,7 +325,7 @@ def warn_about_warmup(jobs: Sequence[Job]) -> None:
     for train, (first, last) in trains:
         if ends_in_warmup(train, (first, last)):
             logger.warning(
-                "--warmup %d: this training has %s, so its learning rate only rises. Try "
+                "--warmup %d: the first stage has %s, so its learning rate only rises. Try "
                 "--warmup %d, or --schedule one-cycle, which warms up over a tenth of the steps",
                 *(train.warmup, count_noun(last, "epoch"), last // 10),
             )
