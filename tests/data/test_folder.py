@@ -43,12 +43,16 @@ def test_hidden_folders_hold_no_images(paint: Painter, tmp_path: Path) -> None:
     assert list_images(root / "cat") == [root / "cat/1.png", root / "cat/deep/3.png"]
 
 
-def test_parts_above_classes(paint: Painter, tmp_path: Path) -> None:
+def test_parts_above_classes(
+    paint: Painter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for part in ("train", "valid", "test"):
         animals(paint, part)
     paint("test/lynx/2.png", grey=99)
     data = load(str(tmp_path), val_fraction=0.5)
     assert len(data.train) == 4  # its own validation set is used, nothing is held out
+    said = f"--val-fraction 0.5 is not used: {tmp_path} has a validation part"
+    assert said in caplog.text
     assert data.val is not None and len(data.val) == 4
     assert data.test is not None
     assert data.test.labels.tolist() == [0, 0, 0, 1, 1]

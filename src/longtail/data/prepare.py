@@ -69,6 +69,10 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
     source = mark_copies(source, groups)
     source = replace(source, problems=tuple(problems.errors))  # reading adds its own
     holds_out = config.val_fraction > 0 and "val" not in source.parts
+    if config.val_fraction and not holds_out:
+        log.warning(
+            "--val-fraction %g is not used: %s has a validation part", config.val_fraction, name
+        )
     source, splits, sha256 = read_parts(source, config, name, copies=2 if holds_out else 1)
     train, val = splits["train"], splits.get("val")
     known = (source.mean, source.std) if source.mean and source.std else None
