@@ -307,6 +307,12 @@ class TestDrawn:
         ]
         assert [row.name for row in features.merge_rows(rows)] == ["a,\nb", "c", "d", "e"]
 
+    def test_rows_of_several_seeds_name_them(self, tmp_path, runs, data):
+        seeds = [runs[0], next(r for r in runs[1:] if r.result["method"] == "baseline")]
+        text = self.drawn(tmp_path, "gradcam", seeds, images=[0], data=data)
+        assert ">seed 0<" in text and ">seed 1<" in text
+        assert ">seed" not in self.drawn(tmp_path, "gradcam", seeds[:1], images=[0], data=data)
+
     def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
         from longtail.data import load as data_sets
 

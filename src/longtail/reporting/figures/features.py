@@ -3,9 +3,9 @@
 Shapes: N test images, D features, K heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -136,9 +136,10 @@ def draw_gradcam(
             f"from 0 to {len(test) - 1}"
         )
     shown = test.take(rows)
+    several = len({item.result["seed"] for item in found}) > 1
     mapped = [
         MapRow(
-            name=item.result["method"] + _name_alpha(item.result["alpha"]),
+            name=_name_row(item.result, with_seed=several),
             views=run.preprocess.crop(shown.load_inputs()),
             maps=compute_maps(run, shown, layer),
         )
@@ -180,8 +181,9 @@ def merge_rows(rows: Sequence[MapRow]) -> list[MapRow]:
     return merged
 
 
-def _name_alpha(alpha: float | None) -> str:
-    return f"\nalpha {alpha:g}" if alpha else ""
+def _name_row(result: Mapping[str, Any], *, with_seed: bool) -> str:
+    alpha = f"\nalpha {result['alpha']:g}" if result["alpha"] else ""
+    return result["method"] + alpha + (f"\nseed {result['seed']}" if with_seed else "")
 
 
 def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Figure":
