@@ -166,11 +166,29 @@ def test_the_page_names_settings_that_differ_besides_the_method(tmp_path, runs, 
     note = "The runs differ in more than their method"
     assert note not in lt.report(runs, tmp_path / "page.html").read_text()
     page = lt.report([runs[0], *longer], tmp_path / "page.html").read_text()
-    assert f"{note}: epochs 2, 3." in page
+    more = "deconfound-tde saw 1.5 times as many training images as baseline"
+    assert f"{note}: epochs 2, 3; {more}." in page
     results = [run.result for run in runs]
     assert tables.list_differences([results[0], {**results[1], "held_out": 9}]) == ["held out 0, 9"]
     early = [{name: r[name] for name in r if name != "train"} for r in results]
     assert tables.list_differences([early[0], {**early[1], "lr": 9.0}])[0].startswith("lr ")
+
+
+def test_the_page_says_which_methods_saw_more_training_images(tmp_path, data):
+    made = make_runs(
+        tmp_path, data, ["baseline", "oltr"], alpha=None
+    )  # oltr trains in two full stages
+    page = lt.report(made, tmp_path / "page.html").read_text()
+    note = "The runs differ in more than their method: "
+    assert f"{note}oltr saw 2.0 times as many training images as baseline." in page
+    one, two = (run.result for run in made)
+    third = {**two, "method": "bbn"}
+    assert tables.list_differences([two, one, third]) == [
+        f"{name} saw 2.0 times as many training images as baseline" for name in ("oltr", "bbn")
+    ]
+    unknown = [{**one, "images": None}, {name: two[name] for name in two if name != "images"}]
+    assert tables.list_differences(unknown) == []
+    assert tables.list_differences([one, {**third, "images": one["images"] + 1}]) == []
 
 
 FIGURES = """[...document.querySelectorAll("#splits tbody tr")].map(
