@@ -308,6 +308,20 @@ class TestBadInput:
             replace(tiny_config(), seed=seed).check()
         assert not (tmp_path / "x").exists()
 
+    @pytest.mark.parametrize("seeds", [2, "2", 2.5])
+    def test_a_number_of_seeds_is_refused_with_the_way_to_name_them(self, seeds, tmp_path):
+        rule = rf"seeds takes the seeds themselves, as in seeds=\[0, 1\], not {seeds!r}.*lt\.report"
+        with pytest.raises(UserError, match=rule):
+            lt.fit(tiny_data(), "cosine", out=tmp_path / "x", seeds=seeds)
+        assert not (tmp_path / "x").exists()
+
+    @pytest.mark.parametrize("method", ["baseline,oltr", "all", ["baseline", "oltr"]])
+    def test_several_methods_are_refused_with_the_way_to_compare_them(self, method, tmp_path):
+        rule = f"method takes one name, not {method!r}: call lt.fit once for each"
+        with pytest.raises(UserError, match=re.escape(rule)):
+            lt.fit(tiny_data(), method, out=tmp_path / "x")
+        assert not (tmp_path / "x").exists()
+
     def test_dim_not_divisible_by_heads(self, tmp_path):
         with pytest.raises(UserError, match="dim 128 does not split into 3"):
             fit(tmp_path, heads=3)
