@@ -111,6 +111,9 @@ def test_training_learns_and_evaluate_gives_the_same_result_again(tmp_path):
     at_zero = lt.evaluate(run, data, 0.0)
     assert at_zero.alpha == 0.0 and at_zero.alpha_rule == "given"
     swept = lt.sweep(run, [0.0, 0.5], data=data)
+    assert lt.sweep(run, "0:0.5:0.5", data=data) == lt.sweep(run, "0,0.5", data=data) == swept
+    with pytest.raises(UserError, match="^alphas 1:0:0.5: LAST, 0, is below FIRST, 1"):
+        lt.sweep(run, "1:0:0.5", data=data)
     assert swept[0.0].overall == at_zero.overall
     assert swept[0.5].overall == pytest.approx(run.result["overall"], rel=1e-5)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from longtail.core.alphas import parse_alphas
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
@@ -202,10 +203,14 @@ def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: OwnData = None
+    run: Run | Path | str, alphas: Sequence[float] | str = GRID, *, data: OwnData = None
 ) -> dict[float, measures.Accuracy]:
-    """Compute the accuracy of a finished run at each alpha, from one pass over the images."""
-    alphas = [check_alpha(alpha) for alpha in alphas]
+    """Compute the accuracy of a finished run at each alpha, from one pass over the images.
+
+    `alphas` may also be text as for `longtail sweep --alphas`, such as "0:3:0.25" or "0,0.5,1".
+    """
+    values = parse_alphas(alphas, "alphas") if isinstance(alphas, str) else alphas
+    alphas = [check_alpha(alpha) for alpha in values]
     opened = reopen(run, data)
     _check_has_alpha(opened)
     return measures.sweep(opened.evaluation.scores, opened.data.counts, alphas)
