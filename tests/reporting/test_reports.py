@@ -66,6 +66,8 @@ class TestBadInput:
     def test_no_run_and_not_a_run(self, tmp_path):
         assert "at least one run" in self.refused(tmp_path, [])
         assert "is not a run" in self.refused(tmp_path, [tmp_path])
+        missing = self.refused(tmp_path, [tmp_path / "nosuch"])
+        assert "nosuch does not exist: pass a run, which is the --out folder of lo" in missing
 
     def test_a_folder_stands_for_the_runs_in_it(self, tmp_path, runs, capsys):
         for run in runs:
@@ -87,7 +89,10 @@ class TestBadInput:
     def test_a_run_that_has_not_finished(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
         (folder / "result.json").unlink()
-        assert "has not finished" in self.refused(tmp_path, [folder])
+        assert "has not finished: continue it with" in self.refused(tmp_path, [folder])
+        refusal = self.refused(tmp_path, [runs[0], folder])
+        assert f"{folder} has not finished: continue it with longtail train --resume" in refusal
+        assert refusal.endswith(f", or name only the finished runs: {runs[0].folder}")
 
     def test_a_copy_without_its_small_files(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
@@ -141,7 +146,9 @@ class TestBadInput:
 
     def test_runs_on_different_data(self, tmp_path, runs, data):
         others = make_runs(tmp_path / "a", replace(data, name="other"), ["baseline"])
-        assert "differ in data: tiny and other" in self.refused(tmp_path, [runs[0], *others])
+        refusal = self.refused(tmp_path, [runs[0], *others])
+        assert "make one report or figure for each data set" in refusal
+        assert "differ in data: tiny and other" in refusal
         others = make_runs(tmp_path / "b", replace(data, subset_sha256="f" * 64), ["baseline"])
         assert "differ in training subset: " in self.refused(tmp_path, [runs[0], *others])
         assert data.test is not None
