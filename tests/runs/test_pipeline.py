@@ -281,6 +281,8 @@ class TestAlpha:
         run = fit(tmp_path, "baseline", data=data)
         with pytest.raises(UserError, match="baseline has no alpha"):
             lt.evaluate(run, data, 1.0)
+        with pytest.raises(UserError, match="Train with --method deconfound-tde for a run that"):
+            lt.sweep(run, data=data)
 
     @pytest.mark.parametrize("alpha", ["-1", "nan", "inf"])
     def test_what_is_no_alpha_is_refused_before_anything_is_read(self, alpha):

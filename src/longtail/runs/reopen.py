@@ -220,7 +220,8 @@ def _check_has_alpha(opened: OpenRun) -> None:
     if opened.evaluation.scores.indirect is None:
         chosen = opened.job.run.result.get("rule")
         name = opened.job.config.method + (f" with the rule {chosen}" if chosen else "")
+        several = opened.data.multi_label
         raise UserError(
-            f"{name} has no alpha: its head has no direction to subtract. "
-            "Methods that do: cosine, capsule, deconfound, and each with -tde"
+            f"{name} has no alpha: its head has no direction to subtract. Train with --method "
+            f"{'deconfound-bce-tde' if several else 'deconfound-tde'} for a run that has one"
         )
