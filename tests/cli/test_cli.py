@@ -12,8 +12,8 @@ import pytest
 import longtail as lt
 from longtail import methods
 from longtail.cli import parser as cli
-from longtail.cli.arguments import parse_alphas
 from longtail.cli.flags import list_flags
+from longtail.core.alphas import parse_alphas
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.evaluation.alpha import RULES
@@ -268,10 +268,23 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         (("train", "digits-lt", "--heads"), "--heads needs a value"),
         (("train",), "which data?"),
         (("train", "--recipe", "nowhere.yaml"), "nowhere.yaml cannot be read"),
-        (("eval", "nowhere"), "is not a run"),
+        (("eval", "nowhere"), "nowhere does not exist: pass a run"),
+        (("report", "nowhere"), "nowhere does not exist: pass a run"),
+        (("export", "nowhere"), "nowhere does not exist: pass a run"),
         (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
         (("sweep", "nowhere", "--alphas", "0:1,2"), "or numbers as 0,1,1.5, not '0:1,2'"),
         (("sweep", "nowhere", "--alphas", "0,1:2"), "or numbers as 0,1,1.5, not '0,1:2'"),
+        (
+            ("sweep", "nowhere", "--alphas", "3:0:0.5"),
+            "--alphas 3:0:0.5: LAST, 0, is below FIRST, 3. Write 0:3:0.5",
+        ),
+        (
+            ("sweep", "nowhere", "--alphas", "0:3"),
+            "--alphas 0:3 has no step: write FIRST:LAST:STEP, as in 0:3:0.5",
+        ),
+        (("sweep", "nowhere", "--alphas", "0:3:0"), "0:3:0: the step must be above 0, not 0"),
+        (("sweep", "nowhere", "--alphas", "0:1:2:3"), "or numbers as 0,1,1.5, not '0:1:2:3'"),
+        (("eval", "nowhere", "--alpha", "foo"), "--alpha takes a number or auto, not 'foo'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("methods", "deconfound", "-o", "m.md"), "--out writes a page of all methods: leave it"),
         (("figures", "-o", "figs"), "add --all to draw them"),

@@ -108,10 +108,10 @@ def test_images_in_the_training_and_the_test_list_are_reported(
     test.write_text("1 of four.png 0\n2 of four.png 1\n")
     train.write_text("0 of four.png 0\n3 of four.png 1\n")
     load(list=train, test_list=test, root=tmp_path / "images")
-    assert "training images too" not in caplog.text
+    assert "training image" not in caplog.text
     train.write_text("0 of four.png 0\n2 of four.png 1\n")
     load(list=train, test_list=test, root=tmp_path / "images")
-    assert "1 of the 2 test images are training images too (" in caplog.text
+    assert "1 of the 2 test images is a training image too (" in caplog.text
     assert f"2 of four.png ({test}:2) = " in caplog.text and f"({train}:2))" in caplog.text
 
 

@@ -103,8 +103,8 @@ def test_duplicates_two_labels_and_leaks_come_as_one_warning(
     root = tmp_path
     assert loose.endswith("train: reads only the folders in it, and ignores the images stray.png")
     assert leak == (
-        f"1 of the 7 test images are training images too ({root}/test/ant/leak.png = "
-        f"{root}/train/ant/0.png): results on them do not carry over to new images"
+        f"1 of the 7 test images is a training image too ({root}/test/ant/leak.png = "
+        f"{root}/train/ant/0.png): results on it do not carry over to new images"
     )
     assert labels == (
         f"images have two labels: {root}/train/ant/2.png = {root}/train/bee/other.png"
@@ -131,7 +131,7 @@ def test_a_list_is_compared_by_content(
     (tmp_path / "train.txt").write_text("a.png 0\nb.png 1\n")
     (tmp_path / "test.txt").write_text("c.png 0\nother-name.png 1\n")
     load(list=tmp_path / "train.txt", test_list=tmp_path / "test.txt")
-    assert "1 of the 2 test images are training images too" in caplog.text
+    assert "1 of the 2 test images is a training image too" in caplog.text
     assert f"other-name.png ({tmp_path}/test.txt:2) = {tmp_path}/a.png" in caplog.text
     assert "images have two labels" in caplog.text
 

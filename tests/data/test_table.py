@@ -247,7 +247,7 @@ def test_repeated_rows_are_reported(
     rows = ("a.png,owl,train", "b.png,ant,train", "a.png,owl,train", "b.png,ant,test")
     assert len(load(write(*rows)).train) == 3
     assert "images are stored more than once: " in caplog.text
-    assert "1 of the 1 test images are training images too" in caplog.text
+    assert "1 of the 1 test images is a training image too" in caplog.text
 
 
 def test_an_id_column_as_label(paint: Painter, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_masks_are_not_decoded_at_a_size_that_is_not_the_images(content, write, 
 def test_missing_images_are_counted(content, write):
     folder = write(content)
     (folder / "images" / "b.png").unlink()
-    with pytest.raises(UserError, match=r"1 of 2 images are missing, such as .*b\.png"):
+    with pytest.raises(UserError, match=r"1 of 2 images is missing, such as .*b\.png"):
         load(folder)
 
 

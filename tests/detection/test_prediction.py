@@ -69,7 +69,7 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     assert finished.change_scoring("off").method == "baseline"
     with pytest.raises(UserError, match="--tde off removes nothing"):
         finished.change_scoring("off", 1.0)
-    with pytest.raises(UserError, match="is not a run.*longtail detect train"):
+    with pytest.raises(UserError, match="nothing does not exist.*longtail detect train"):
         OpenDetector(tmp_path / "nothing")
     for command in (lt.evaluate, lambda folder: lt.report([folder], tmp_path / "page.html")):
         with pytest.raises(UserError, match=r"a run of longtail train\?"):

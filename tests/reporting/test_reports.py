@@ -66,6 +66,8 @@ class TestBadInput:
     def test_no_run_and_not_a_run(self, tmp_path):
         assert "at least one run" in self.refused(tmp_path, [])
         assert "is not a run" in self.refused(tmp_path, [tmp_path])
+        missing = self.refused(tmp_path, [tmp_path / "nosuch"])
+        assert "nosuch does not exist: pass a run, which is the --out folder of lo" in missing
 
     def test_a_folder_stands_for_the_runs_in_it(self, tmp_path, runs, capsys):
         for run in runs:
@@ -87,7 +89,10 @@ class TestBadInput:
     def test_a_run_that_has_not_finished(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
         (folder / "result.json").unlink()
-        assert "has not finished" in self.refused(tmp_path, [folder])
+        assert "has not finished: continue it with" in self.refused(tmp_path, [folder])
+        refusal = self.refused(tmp_path, [runs[0], folder])
+        assert f"{folder} has not finished: continue it with longtail train --resume" in refusal
+        assert refusal.endswith(f", or name only the finished runs: {runs[0].folder}")
 
     def test_a_copy_without_its_small_files(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
@@ -141,7 +146,9 @@ class TestBadInput:
 
     def test_runs_on_different_data(self, tmp_path, runs, data):
         others = make_runs(tmp_path / "a", replace(data, name="other"), ["baseline"])
-        assert "differ in data: tiny and other" in self.refused(tmp_path, [runs[0], *others])
+        refusal = self.refused(tmp_path, [runs[0], *others])
+        assert "make one report or figure for each data set" in refusal
+        assert "differ in data: tiny and other" in refusal
         others = make_runs(tmp_path / "b", replace(data, subset_sha256="f" * 64), ["baseline"])
         assert "differ in training subset: " in self.refused(tmp_path, [runs[0], *others])
         assert data.test is not None
@@ -166,11 +173,29 @@ def test_the_page_names_settings_that_differ_besides_the_method(tmp_path, runs, 
     note = "The runs differ in more than their method"
     assert note not in lt.report(runs, tmp_path / "page.html").read_text()
     page = lt.report([runs[0], *longer], tmp_path / "page.html").read_text()
-    assert f"{note}: epochs 2, 3." in page
+    more = "deconfound-tde saw 1.5 times as many training images as baseline"
+    assert f"{note}: epochs 2, 3; {more}." in page
     results = [run.result for run in runs]
     assert tables.list_differences([results[0], {**results[1], "held_out": 9}]) == ["held out 0, 9"]
     early = [{name: r[name] for name in r if name != "train"} for r in results]
     assert tables.list_differences([early[0], {**early[1], "lr": 9.0}])[0].startswith("lr ")
+
+
+def test_the_page_says_which_methods_saw_more_training_images(tmp_path, data):
+    made = make_runs(
+        tmp_path, data, ["baseline", "oltr"], alpha=None
+    )  # oltr trains in two full stages
+    page = lt.report(made, tmp_path / "page.html").read_text()
+    note = "The runs differ in more than their method: "
+    assert f"{note}oltr saw 2.0 times as many training images as baseline." in page
+    one, two = (run.result for run in made)
+    third = {**two, "method": "bbn"}
+    assert tables.list_differences([two, one, third]) == [
+        f"{name} saw 2.0 times as many training images as baseline" for name in ("oltr", "bbn")
+    ]
+    unknown = [{**one, "images": None}, {name: two[name] for name in two if name != "images"}]
+    assert tables.list_differences(unknown) == []
+    assert tables.list_differences([one, {**third, "images": one["images"] + 1}]) == []
 
 
 FIGURES = """[...document.querySelectorAll("#splits tbody tr")].map(

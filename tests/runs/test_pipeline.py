@@ -111,6 +111,9 @@ def test_training_learns_and_evaluate_gives_the_same_result_again(tmp_path):
     at_zero = lt.evaluate(run, data, 0.0)
     assert at_zero.alpha == 0.0 and at_zero.alpha_rule == "given"
     swept = lt.sweep(run, [0.0, 0.5], data=data)
+    assert lt.sweep(run, "0:0.5:0.5", data=data) == lt.sweep(run, "0,0.5", data=data) == swept
+    with pytest.raises(UserError, match="^alphas 1:0:0.5: LAST, 0, is below FIRST, 1"):
+        lt.sweep(run, "1:0:0.5", data=data)
     assert swept[0.0].overall == at_zero.overall
     assert swept[0.5].overall == pytest.approx(run.result["overall"], rel=1e-5)
 
@@ -278,6 +281,8 @@ class TestAlpha:
         run = fit(tmp_path, "baseline", data=data)
         with pytest.raises(UserError, match="baseline has no alpha"):
             lt.evaluate(run, data, 1.0)
+        with pytest.raises(UserError, match="Train with --method deconfound-tde for a run that"):
+            lt.sweep(run, data=data)
 
     @pytest.mark.parametrize("alpha", ["-1", "nan", "inf"])
     def test_what_is_no_alpha_is_refused_before_anything_is_read(self, alpha):
@@ -306,6 +311,20 @@ class TestBadInput:
             lt.fit(tiny_data(), "cosine", out=tmp_path / "x", seeds=[seed])
         with pytest.raises(UserError, match="seed takes a whole number"):
             replace(tiny_config(), seed=seed).check()
+        assert not (tmp_path / "x").exists()
+
+    @pytest.mark.parametrize("seeds", [2, "2", 2.5])
+    def test_a_number_of_seeds_is_refused_with_the_way_to_name_them(self, seeds, tmp_path):
+        rule = rf"seeds takes the seeds themselves, as in seeds=\[0, 1\], not {seeds!r}.*lt\.report"
+        with pytest.raises(UserError, match=rule):
+            lt.fit(tiny_data(), "cosine", out=tmp_path / "x", seeds=seeds)
+        assert not (tmp_path / "x").exists()
+
+    @pytest.mark.parametrize("method", ["baseline,oltr", "all", ["baseline", "oltr"]])
+    def test_several_methods_are_refused_with_the_way_to_compare_them(self, method, tmp_path):
+        rule = f"method takes one name, not {method!r}: call lt.fit once for each"
+        with pytest.raises(UserError, match=re.escape(rule)):
+            lt.fit(tiny_data(), method, out=tmp_path / "x")
         assert not (tmp_path / "x").exists()
 
     def test_dim_not_divisible_by_heads(self, tmp_path):

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 from sklearn.metrics import balanced_accuracy_score
 
 import longtail as lt
@@ -77,6 +78,21 @@ def test_a_result_without_the_new_figures_is_still_read(run, tmp_path):
     lt.load_model(old)
     with pytest.raises(lt.UserError, match=r"older version.*--resume"):
         _ = Run(old).predictions
+
+
+@pytest.mark.parametrize(
+    ("images", "warning"),
+    [
+        (10, "1 of 3 classes has no test image and is not evaluated: c"),
+        (5, "2 of 3 classes have no test image and are not evaluated: b, c"),
+    ],
+)
+def test_classes_without_test_images_are_counted_in_a_sentence(images, warning, tmp_path, caplog):
+    data = tiny_data()
+    assert data.test is not None
+    data = replace(data, test=data.test.take(torch.arange(images)))
+    fit_all(tiny_config(epochs=1), ["baseline"], [0], out=tmp_path, data=data)
+    assert warning in caplog.text
 
 
 def test_runs_and_results_show_themselves_in_a_notebook(run, named, tmp_path):

@@ -434,7 +434,7 @@ class TestBadInput:
             lt.evaluate(model, place / "other", 0.25)
         with pytest.raises(UserError, match=r"gone.onnx does not exist"):
             lt.evaluate(tmp_path / "gone.onnx", place / "other")
-        with pytest.raises(UserError, match="is not a run"):
+        with pytest.raises(UserError, match="gone does not exist: pass a run"):
             lt.evaluate(tmp_path / "gone", place / "other")
 
 

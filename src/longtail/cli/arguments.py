@@ -1,6 +1,5 @@
 """Arguments that several commands share."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,33 +32,3 @@ def find_changed_options(files: DataConfig) -> dict[str, Any]:
     """Return the options that differ from their defaults, as keywords of `longtail.load`."""
     defaults = vars(DataConfig())
     return {name: value for name, value in vars(files).items() if value != defaults[name]}
-
-
-def parse_alphas(text: str) -> list[float]:
-    """Read '0:3:0.25', first to last in steps, or a list such as '0,0.5,1'."""
-    separator = ":" if ":" in text else ","
-    try:
-        values = [parse_number("--alphas", part) for part in text.split(separator)]
-    except UserError:
-        raise UserError(
-            f"--alphas takes FIRST:LAST:STEP as 0:2:0.5, or numbers as 0,1,1.5, not '{text}'"
-        ) from None
-    if ":" not in text:
-        return values
-    if len(values) != 3 or values[2] <= 0 or values[1] < values[0]:
-        raise UserError(f"--alphas is FIRST:LAST:STEP with a positive step, not '{text}'")
-    first, last, step = values
-    if (last - first) / step > 1000:
-        raise UserError(f"--alphas {text} are more than 1,000 values: take a larger step")
-    return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
-
-
-def parse_number(option: str, text: str) -> float:
-    """Read the finite value of a numeric option."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{option} takes numbers, not '{text}'")
-    return value

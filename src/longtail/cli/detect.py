@@ -12,9 +12,9 @@ from longtail.cli.arguments import (
     Out,
     RunFolder,
     RunFolders,
-    parse_alphas,
 )
 from longtail.cli.output import is_first_process, print_lines, show
+from longtail.core.alphas import parse_alphas
 from longtail.core.config import MachineConfig
 from longtail.core.console import Console
 from longtail.core.errors import UserError

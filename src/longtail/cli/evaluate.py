@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from longtail.cli.arguments import parse_number
 from longtail.cli.output import is_first_process, show
+from longtail.core.alphas import parse_number
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class Eval:
         from longtail.evaluation.result import round_floats
         from longtail.serving.evaluate import evaluate
 
-        alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)
+        alpha: Any = self.alpha
+        if alpha not in (None, "auto"):
+            alpha = parse_number("--alpha", alpha, "a number or auto")
         places = {"root": self.root, "background": self.background, "flips": self.flips}
         result = evaluate(self.model, self.data, alpha, **places)  # type: ignore[arg-type]
         if self.json:

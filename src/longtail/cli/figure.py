@@ -10,6 +10,7 @@ import tyro
 from longtail.cli.arguments import OptionalOut, Out, RunFolders
 from longtail.cli.output import print_lines, show
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 
 
 @dataclass(frozen=True)
@@ -85,5 +86,6 @@ class Figures:
             show(f"{name:<16} {what}")
             left_out += [name] if what.startswith(figures.NOT_DRAWN) else []
         if left_out:
-            show(f"{len(left_out)} figures were not drawn: {', '.join(left_out)}", file=sys.stderr)
+            count = count_noun(len(left_out), "figure was", "figures were")
+            show(f"{count} not drawn: {', '.join(left_out)}", file=sys.stderr)
             sys.exit(1)

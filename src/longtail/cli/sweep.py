@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from longtail.cli.arguments import MovedData, RunFolder, parse_alphas
+from longtail.cli.arguments import MovedData, RunFolder
 from longtail.cli.output import print_lines, print_part
+from longtail.core.alphas import parse_alphas
 
 
 @dataclass(frozen=True)

@@ -92,16 +92,22 @@ def describe_duplicates(source: Source, groups: Iterable[Sequence[RowPlace]]) ->
         elif len({row.part for row in group}) < len(group):
             repeated.append(f"{places[0]} = {places[1]}")
     lines = [
-        f"{len(pairs):,} of the {len(parts[name]):,} {name} images are training images too "
-        f"({list_some(pairs)}): results on them do not carry over to new images"
-        for name, pairs in leaks.items()
-        if pairs
+        _describe_leaks(name, len(parts[name]), pairs) for name, pairs in leaks.items() if pairs
     ]
     if two_labels:
         lines.append(f"images have two labels: {list_some(two_labels)}")
     if repeated:
         lines.append(f"images are stored more than once: {list_some(repeated)}")
     return lines
+
+
+def _describe_leaks(part: str, images: int, leaks: Sequence[str]) -> str:
+    one = len(leaks) == 1
+    return (
+        f"{len(leaks):,} of the {images:,} {part} images "
+        f"{'is a training image' if one else 'are training images'} too ({list_some(leaks)}): "
+        f"results on {'it' if one else 'them'} do not carry over to new images"
+    )
 
 
 def drop_small_classes(source: Source, min_count: int, name: str) -> Source:

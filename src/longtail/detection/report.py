@@ -16,6 +16,7 @@ from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.sections import Cells, mark_best, show_best
 from longtail.reporting.template import source, template
+from longtail.runs.compare import check_finished
 
 WIDTH, HEIGHT = 600, 200
 """Width and height of the loss curve, in units of its SVG."""
@@ -45,6 +46,7 @@ def report(
     runs = list({run.folder.resolve(): run for run in map(DetectionRun.open, folders)}.values())
     if not runs:
         raise UserError("a report needs at least one run: pass the folder of a finished run")
+    check_finished(runs)
     results = [run.result for run in runs]
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError(

@@ -119,13 +119,29 @@ def _make_labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def list_differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the shared settings in which results differ, as in 'epochs 6, 12'."""
+    """List how results differ besides their method: settings, as in 'epochs 6, 12', and images."""
     values: dict[str, dict[str, None]] = {}
     for result in results:
         for name, value in _shared_settings(result).items():
             values.setdefault(name, {})[str(value)] = None
     differing = [(name, texts) for name, texts in values.items() if len(texts) > 1]
-    return [f"{name.replace('_', ' ')} {', '.join(texts)}" for name, texts in differing]
+    settings = [f"{name.replace('_', ' ')} {', '.join(texts)}" for name, texts in differing]
+    return settings + _compare_images(results)
+
+
+def _compare_images(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the rows that saw more training images than the row with the fewest."""
+    known = [result for result in results if result.get("images")]
+    seen = {g.label: max(r["images"] for r in g.results) for g in group_seeds(known)}
+    if not seen:
+        return []
+    fewest = min(seen, key=lambda label: seen[label])
+    ratios = {label: round(images / seen[fewest], 1) for label, images in seen.items()}
+    return [
+        f"{label} saw {ratio:,} times as many training images as {fewest}"
+        for label, ratio in ratios.items()
+        if ratio > 1
+    ]
 
 
 def _shared_settings(result: Mapping[str, Any]) -> dict[str, Any]:

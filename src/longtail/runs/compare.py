@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, list_some
 from longtail.core.identity import read_ids
 from longtail.core.plain import read_json
 from longtail.evaluation import tables
 from longtail.evaluation.stored import check_result
 from longtail.runs.folder import Run
+from longtail.runs.store import RunFiles
 
 Source = Run | Path | str
 """A finished run, its folder, or a result file such as those under results/."""
@@ -75,6 +76,17 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
     return runs
 
 
+def check_finished(runs: Sequence[RunFiles]) -> None:
+    """Refuse an unfinished run among several, and name the finished ones."""
+    unfinished = [run for run in runs if not run.finished]
+    finished = [str(run.folder) for run in runs if run.finished]
+    if unfinished and finished:
+        raise UserError(
+            f"{unfinished[0].folder} has not finished: continue it with "
+            f"{unfinished[0].resume_line}, or name only the finished runs: {list_some(finished)}"
+        )
+
+
 def read_all(sources: Iterable[Source]) -> list[StoredResult]:
     """Read each source once, in order."""
     return list({item.source.resolve(): item for item in map(read, sources)}.values())
@@ -104,7 +116,8 @@ def check_equal(names: tuple[str, str], compared: Mapping[str, tuple[Any, ...]])
             values = "" if isinstance(one, (list, tuple)) else f": {one} and {two}"
             raise UserError(
                 f"{names[0]} and {names[1]} were trained or evaluated on different data and cannot "
-                f"be compared. They differ in {what}{values}"
+                "be compared: make one report or figure for each data set. They differ in "
+                f"{what}{values}"
             )
 
 

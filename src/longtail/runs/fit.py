@@ -5,7 +5,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -51,10 +51,10 @@ def fit(
     Args:
         data: anything that `load` takes, such as a name, a path or a DataFrame; or what `load`
             returned.
-        method: a name of `longtail methods`; `auto` for own data by default, else
+        method: one name of `longtail methods`; `auto` for own data by default, else
             `deconfound-tde`.
         out: the run folder; several seeds go to OUT/METHOD/sSEED.
-        seeds: train one run for each and return a list.
+        seeds: the seeds themselves, as in [0, 1]: train one run for each and return a list.
         recipe: name of a recipe, such as "frontier", or YAML file; it sets the defaults of all
             other options.
         resume: continue the run in `out`.
@@ -64,6 +64,8 @@ def fit(
         options: any field of `Config`, such as `weights`, a file or "pretrained" for the network's
             published weights; and the method's own options.
     """
+    _check_one_method(method)
+    seeds = _read_seeds(seeds)
     loaded = data if isinstance(data, Data) else None
     name = loaded.full_name if loaded else data_sets.name_data(data)
     vectors = loaded.embeddings if loaded else data_sets.holds_embeddings(data)
@@ -86,6 +88,28 @@ def fit(
     with _name_arguments(), show as shown:
         runs = run_jobs(jobs, data=given, resume=resume, overwrite=overwrite, progress=shown)
     return runs if seeds is not None else runs[0]
+
+
+def _check_one_method(method: Any) -> None:
+    """Refuse several methods, which only the command line takes."""
+    if method is None or (isinstance(method, str) and method != "all" and "," not in method):
+        return
+    raise UserError(
+        f"method takes one name, not {method!r}: call lt.fit once for each method, with its own "
+        "out=, then compare the runs with lt.report([...], 'report.html')"
+    )
+
+
+def _read_seeds(seeds: Any) -> list[int] | None:
+    """List `seeds`; refuse a number of seeds, which only the command line takes."""
+    if seeds is None:
+        return None
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise UserError(
+            f"seeds takes the seeds themselves, as in seeds=[0, 1], not {seeds!r}; seed=1 trains "
+            "a single run. Compare the runs with lt.report([...], 'report.html')"
+        )
+    return list(seeds)
 
 
 @contextmanager

@@ -135,10 +135,12 @@ def write_result(
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
     if absent:
         logger.warning(
-            "%d of %d classes have no %s image and are not evaluated: %s",
+            "%d of %d classes %s no %s image and %s not evaluated: %s",
             len(absent),
             len(data.classes),
+            "has" if len(absent) == 1 else "have",
             data.evaluated_on,
+            "is" if len(absent) == 1 else "are",
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
     if slider is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from longtail.core.alphas import parse_alphas
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
@@ -202,10 +203,14 @@ def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: OwnData = None
+    run: Run | Path | str, alphas: Sequence[float] | str = GRID, *, data: OwnData = None
 ) -> dict[float, measures.Accuracy]:
-    """Compute the accuracy of a finished run at each alpha, from one pass over the images."""
-    alphas = [check_alpha(alpha) for alpha in alphas]
+    """Compute the accuracy of a finished run at each alpha, from one pass over the images.
+
+    `alphas` may also be text as for `longtail sweep --alphas`, such as "0:3:0.25" or "0,0.5,1".
+    """
+    values = parse_alphas(alphas, "alphas") if isinstance(alphas, str) else alphas
+    alphas = [check_alpha(alpha) for alpha in values]
     opened = reopen(run, data)
     _check_has_alpha(opened)
     return measures.sweep(opened.evaluation.scores, opened.data.counts, alphas)
@@ -215,7 +220,8 @@ def _check_has_alpha(opened: OpenRun) -> None:
     if opened.evaluation.scores.indirect is None:
         chosen = opened.job.run.result.get("rule")
         name = opened.job.config.method + (f" with the rule {chosen}" if chosen else "")
+        several = opened.data.multi_label
         raise UserError(
-            f"{name} has no alpha: its head has no direction to subtract. "
-            "Methods that do: cosine, capsule, deconfound, and each with -tde"
+            f"{name} has no alpha: its head has no direction to subtract. Train with --method "
+            f"{'deconfound-bce-tde' if several else 'deconfound-tde'} for a run that has one"
         )

@@ -53,6 +53,11 @@ class RunFiles:
         """Refuse a folder that no training has begun, and name the runs below it."""
         if (self.folder / CONFIG).exists():
             return
+        if not self.folder.exists():
+            raise UserError(
+                f"{self.folder} does not exist: pass a run, which is the --out folder of "
+                f"{self.command}"
+            )
         raise UserError(
             f"{self.folder} is not a run: it has no config.yaml. A run is the --out folder of "
             f"{self.command}; several methods or seeds have one each at OUT/METHOD/sSEED"

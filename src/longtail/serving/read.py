@@ -67,6 +67,8 @@ def read_folder(folder: Path) -> ServedModel:
     """Read the model of a run folder, or of a folder that `save_pretrained` wrote."""
     if (folder / "config.yaml").exists():
         return read_run(folder)
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist: pass a run, an exported model or a saved one")
     if not (folder / CONFIG).exists() or not (folder / WEIGHTS).exists():
         raise UserError(
             f"{folder} is neither a run (no config.yaml) nor a saved model (no {CONFIG} with "

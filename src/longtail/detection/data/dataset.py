@@ -189,8 +189,9 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
         missing = [picture.path for picture in split.pictures if picture.bytes is None]
         if missing:
             raise UserError(
-                f"{len(missing):,} of {len(split):,} images are missing, such as {missing[0]}: the "
-                f"folder of {name} must have {_list_files(name)}"
+                f"{len(missing):,} of {len(split):,} images "
+                f"{'is' if len(missing) == 1 else 'are'} missing, such as {missing[0]}: the folder "
+                f"of {name} must have {_list_files(name)}"
             )
     return train, val
 

@@ -47,7 +47,7 @@ def select_trainings(groups: Sequence[Group]) -> list[Group]:
     with_alpha = [group for group in groups if len(group.first["sweep"]) > 1]
     if not with_alpha:
         names = ", ".join(group.label for group in groups)
-        raise UserError(f"no alpha in {names}: pass runs of deconfound, cosine or capsule")
+        raise UserError(f"no alpha in {names}: pass runs of a method such as deconfound-tde")
     best, shown = [], set[str]()
     alpha_first = sorted(with_alpha, key=lambda g: not any(r["alpha"] for r in g.results))
     for group in sorted(alpha_first, key=lambda g: -len(g.results)):
