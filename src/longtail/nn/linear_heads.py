@@ -37,6 +37,11 @@ class Head(nn.Module):
         self.dim, self.classes = dim, classes
         self.weight = nn.Parameter(torch.zeros(classes, dim))
 
+    @property
+    def class_weight(self) -> Tensor:
+        """The weight (C, D) that classifies: one row for each class."""
+        return self.weight
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights from U(-1/sqrt(D), 1/sqrt(D))."""
         nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5, generator)
