@@ -23,7 +23,8 @@ class Head(nn.Module):
     """Base class of all heads: features (..., dim) in, logits (..., classes) out.
 
     A subclass implements `forward`. It stores the numbers that its constructor takes as attributes
-    of the same names; a saved model then rebuilds the head from them.
+    of the same names; a saved model then rebuilds the head from them. If it classifies with another
+    weight than `weight`, it overrides `class_weight`.
     """
 
     repr_fields: tuple[str, ...] = ("dim", "classes")
