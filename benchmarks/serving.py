@@ -41,8 +41,9 @@ from longtail.serving.model import ModelDescription, ServedModel
 from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.write import save_pretrained
 from longtail.training.features import choose_batch_size
+from longtail.training.head_kinds import describe_head
 from longtail.training.launch import launch
-from longtail.training.model import Blueprint, describe_head
+from longtail.training.model import Blueprint
 
 NAME = "serving"
 SIZE = 224

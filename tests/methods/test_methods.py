@@ -330,6 +330,14 @@ class TestOLTR:
         (run,) = fit_all(config, [name], [0], out=tmp_path, data=data)
         assert not any("attention" in key for key in run.load_model())
 
+    @pytest.mark.parametrize("name", ["decouple-oltr", "oltr"])
+    def test_weight_norms_are_those_of_the_classifier_of_the_second_stage(self, name, tmp_path):
+        (run,) = fit_all(tiny_config(epochs=1), [name], [0], out=tmp_path, data=tiny_data())
+        norms = torch.tensor(run.result["weight_norm"])
+        state = run.load_model()
+        torch.testing.assert_close(norms, state["head.classifier.weight"].norm(dim=1))
+        assert not torch.allclose(norms, state["head.weight"].norm(dim=1))
+
     def test_a_network_without_a_map_is_refused_before_any_training(self, tmp_path):
         config = tiny_config(backbone="test_vit", crop_size=160, augment="resized-crop")
         said = "oltr attends to the last feature map of a network, and --backbone test_vit gives"

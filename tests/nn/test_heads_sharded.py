@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from helpers import on_two_ranks
 from longtail.nn.heads import DeconfoundHead
-from longtail.training.model import find_head
+from longtail.training.head_kinds import find_head
 
 WRAPPED = ["ddp", "fsdp", "fsdp of the head", "fsdp in bf16", "fsdp from meta"]
 

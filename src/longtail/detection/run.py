@@ -119,7 +119,7 @@ def make_result(
         few=measured["AP_r"],
         counts=data[0].categories.images,
         per_class=tuple(measured["per_class"]),
-        weight_norm=tuple(head.weight.norm(dim=1).tolist()),
+        weight_norm=tuple(head.class_weight.norm(dim=1).tolist()),
         recipe=TrainingRecipe.of(head, config.train, recipe),
         provenance=Provenance(
             subset_sha256=digest(data),

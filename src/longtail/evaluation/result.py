@@ -266,7 +266,7 @@ def make_result(
         **figures.splits(),
         counts=data.counts.images,
         per_class=figures.per_class,
-        weight_norm=tuple(head.weight.norm(dim=1).tolist()),
+        weight_norm=tuple(head.class_weight.norm(dim=1).tolist()),
         recipe=TrainingRecipe.of(head, config.train, recipe),
         provenance=Provenance(
             subset_sha256=data.subset_sha256,

@@ -13,7 +13,7 @@ from longtail.evaluation.alpha import choose_by_effects
 from longtail.integrations import parts
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.tail import Tail
-from longtail.training.model import describe_head
+from longtail.training.head_kinds import describe_head
 
 NAME = "longtail_head"
 """Key of a model's configuration that describes its head."""

@@ -121,6 +121,10 @@ class MemoryHead(TrainedBiasHead):
         self.memory = nn.Parameter(torch.zeros(classes, dim))
         self.remembers = remembers  # a Python value because each stage has its own graph
 
+    @property
+    def class_weight(self) -> Tensor:
+        return self.classifier.weight if self.remembers else self.weight
+
     def forward(self, x: Tensor) -> Tensor:
         x = at_least_float32(x)
         recalled = product(x, self.weight, self.bias)

@@ -23,7 +23,8 @@ class Head(nn.Module):
     """Base class of all heads: features (..., dim) in, logits (..., classes) out.
 
     A subclass implements `forward`. It stores the numbers that its constructor takes as attributes
-    of the same names; a saved model then rebuilds the head from them.
+    of the same names; a saved model then rebuilds the head from them. If it classifies with another
+    weight than `weight`, it overrides `class_weight`.
     """
 
     repr_fields: tuple[str, ...] = ("dim", "classes")
@@ -36,6 +37,11 @@ class Head(nn.Module):
             raise UserError(f"a head of dim {dim} and classes {classes}: both must be at least 1")
         self.dim, self.classes = dim, classes
         self.weight = nn.Parameter(torch.zeros(classes, dim))
+
+    @property
+    def class_weight(self) -> Tensor:
+        """The weight (C, D) that classifies: one row for each class."""
+        return self.weight
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights from U(-1/sqrt(D), 1/sqrt(D))."""

@@ -26,7 +26,8 @@ from longtail.nn.background import (
     several_labels_error,
 )
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
-from longtail.training.model import Blueprint, describe_head
+from longtail.training.head_kinds import describe_head
+from longtail.training.model import Blueprint
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,5 @@
 """The model of a run: built from its seed, described as plain values, loaded."""
 
-import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -10,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError, unknown_error
-from longtail.core.plain import fits
+from longtail.core.errors import UserError
 from longtail.core.seeding import stream
 from longtail.data.base import Data
 from longtail.data.decoding.images import Interpolation
@@ -21,20 +18,17 @@ from longtail.methods.base import Method, Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
 from longtail.nn.attention import ModulatedAttention
-from longtail.nn.heads import Head, NormalisedHead
+from longtail.nn.heads import Head
 from longtail.nn.libraries import Backbone, ImageSize
 from longtail.nn.preprocess import Preprocess
 from longtail.nn.published import describe_inputs
+from longtail.training.head_kinds import describe_head, find_head, is_storable
 from longtail.training.inputs import input_size, sample_input
 
 logger = logging.getLogger(__name__)
 
 LONGEST = 1 << 16
 """Most pixels of a side, and numbers of an embedding, that a file may ask for."""
-MOST = 2**31
-"""Largest whole number of a head that a file may ask for."""
-LARGEST = 1e30
-"""Largest number of a head that a file may ask for: its square must not overflow float32."""
 
 
 def build_model(config: Config, method: Method, data: Data, *, fresh: bool = False) -> Model:
@@ -238,43 +232,10 @@ class Blueprint:
             sound &= all(type(n) is int and 0 < n <= LONGEST for n in sizes)
             sound &= len(blueprint.mean) == len(blueprint.std) == channels
             numbers = [value for name, value in blueprint.head.items() if name != "kind"]
-            sound &= all(fits(value, float | bool) for value in numbers)
-            sound &= all(abs(n) <= (MOST if fits(n, int) else LARGEST) for n in numbers)
+            sound &= all(is_storable(value) for value in numbers)
             sound &= all(type(value) is float for value in blueprint.mean + blueprint.std)
         except (KeyError, IndexError, TypeError, ValueError):
             sound = False
         if not sound:
             raise UserError(f"{source} does not say which model its weights belong to")
         return blueprint
-
-
-def describe_head(head: Head) -> dict[str, Any]:
-    """Return the class name of `head` as `kind`, and those of its arguments that are numbers."""
-    arguments = {n: getattr(head, n, None) for n in inspect.signature(type(head)).parameters}
-    if isinstance(head, NormalisedHead):
-        arguments["alpha"] = float(head.alpha)
-    numbers = {name: value for name, value in arguments.items() if isinstance(value, (int, float))}
-    return {"kind": type(head).__name__, **numbers}
-
-
-def find_head(name: str) -> type[Head]:
-    """Find the head class called `name`; import the files of the methods only if none is known."""
-    if name not in _head_classes():
-        methods.registry()
-    if name not in (known := _head_classes()):
-        raise unknown_error("kind of head", name, known, "is its method's file installed?")
-    return known[name]
-
-
-def _head_classes() -> dict[str, type[Head]]:
-    """Return every concrete head class defined so far, by its name."""
-    return {kind.__name__: kind for kind in _list_leaves(Head)}
-
-
-def _list_leaves(kind: type[Head]) -> list[type[Head]]:
-    """List the classes below `kind` that have no subclass; `kind` itself if it has none.
-
-    A final class counts as one without: only `fully_shard` makes subclasses of it.
-    """
-    below = [] if "__final__" in vars(kind) else kind.__subclasses__()
-    return [leaf for each in below for leaf in _list_leaves(each)] if below else [kind]

@@ -14,6 +14,7 @@ from longtail.data.base import Data
 from longtail.methods.base import Method
 from longtail.nn import backbones
 from longtail.nn.libraries import Backbone
+from longtail.training.head_kinds import check_head
 from longtail.training.inputs import choose_augmentation, sample_input
 from longtail.training.model import build_attention, check_backbone
 
@@ -63,7 +64,9 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Networ
                 f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
                 "--image-size or --backbone may fit"
             ) from error
-        method.head(probe.dim, len(data.classes)).eval()(torch.zeros(1, probe.dim))
+        head = method.head(probe.dim, len(data.classes)).eval()
+        check_head(head, config.method, len(data.classes))
+        head(torch.zeros(1, probe.dim))
         if not frozen:
             _check_single_images(config, sample.shape[1:], len(data.train), world)
     if frozen:  # only features pass through a step
