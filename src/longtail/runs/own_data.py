@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from longtail.core.config import Config
 from longtail.core.errors import SeveralErrors, UserError, list_some
@@ -38,7 +38,7 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
         if _is_beside_built_in(config, data):
             raise OtherDataError(
                 f"{run.folder} was trained on {name}, which comes with the package, and not on "
-                f"{os.fspath(data)}: leave --data out"
+                f"{data}: leave --data out"
             )
         if data is None and (error := in_memory_error(run.folder, run.config, run.is_path)):
             raise error  # a folder here may have its name
@@ -91,7 +91,7 @@ def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
     return run.with_data(root)
 
 
-def _is_beside_built_in(config: Config, data: Any) -> TypeGuard[str | os.PathLike[str]]:
+def _is_beside_built_in(config: Config, data: Any) -> bool:
     """Whether `data` is a path, and a run's own data, which has none, is part of the package."""
     is_path = data_sets.is_named(data) and data_sets.is_path(os.fspath(data))
     return is_path and config.data.partition(":")[0] in BUILT_IN

@@ -183,7 +183,8 @@ def merge_rows(rows: Sequence[MapRow]) -> list[MapRow]:
 
 def _name_row(result: Mapping[str, Any], *, with_seed: bool) -> str:
     alpha = f"\nalpha {result['alpha']:g}" if result["alpha"] else ""
-    return result["method"] + alpha + (f"\nseed {result['seed']}" if with_seed else "")
+    seed = f"\nseed {result['seed']}" if with_seed else ""
+    return f"{result['method']}{alpha}{seed}"
 
 
 def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Figure":
