@@ -356,6 +356,14 @@ class TestOLTR:
         assert lt.evaluate(run, data=data).to_json() == run.result
 
 
+def test_weight_norms_of_lws_have_its_scales(tmp_path):
+    (run,) = fit_all(tiny_config(epochs=1), ["decouple-lws"], [0], out=tmp_path, data=tiny_data())
+    state = run.load_model()
+    expected = state["head.scale"].abs() * state["head.weight"].norm(dim=1)
+    assert_close(torch.tensor(run.result["weight_norm"]), expected, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(state["head.scale"], torch.ones(3))
+
+
 class TestTable:
     def test_the_page_has_a_linked_row_and_a_section_for_every_method(self):
         page = listing.markdown()

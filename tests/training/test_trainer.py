@@ -119,7 +119,7 @@ def test_a_schedule_that_only_rises_is_warned_about(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         fit(tmp_path, "baseline", "cosine", epochs=1, warmup=2)
     (message,) = [r.message for r in caplog.records if "--warmup" in r.message]
-    assert message.startswith("--warmup 2: this training has 1 epoch, so its learning rate only")
+    assert message.startswith("--warmup 2: the first stage has 1 epoch, so its learning rate only")
     assert "--schedule one-cycle" in message
 
 

@@ -107,6 +107,10 @@ class ScaledHead(TrainedBiasHead):
         super().__init__(dim, classes)
         self.scale = nn.Parameter(torch.ones(classes))
 
+    @property
+    def class_weight(self) -> Tensor:
+        return self.scale[:, None] * self.weight
+
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight, self.bias) * self.scale
 
