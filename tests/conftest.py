@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import random
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -29,6 +30,10 @@ TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TT
 for name in list(os.environ):
     if name in (*RANKS, *TERMINAL, "LONGTAIL_DATA") or name.startswith("SLURM_"):
         del os.environ[name]
+
+# Python keeps what it compiles: else every process that tests start compiles the package anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session", autouse=True)
