@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -183,6 +184,28 @@ def run_forked(work: Callable[[], object]) -> int:
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_interpreted(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Run `script` in a child process in which Triton interprets its kernels.
+
+    The child imports Triton and our kernels anew, since they are built when they are imported, but
+    not torch, which takes seconds.
+    """
+
+    def interpret() -> None:
+        os.environ["TRITON_INTERPRET"] = "1"
+        for name in list(sys.modules):
+            if name.split(".")[0] in ("triton", "longtail") and not name.startswith("triton._C"):
+                del sys.modules[name]
+        try:
+            exec(script, {})
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+
+    status = run_forked(interpret)
+    assert status == 0, capfd.readouterr().err
 
 
 HOLD = """
