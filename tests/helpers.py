@@ -72,7 +72,7 @@ def tiny_config(**options: Any) -> Config:
     """A few steps of a small network; every epoch is saved."""
     defaults: dict[str, Any] = {
         "epochs": 3,
-        "batch_size": 8,
+        "batch_size": 20,
         "lr": 0.05,
         "warmup": 1,
         "pad": 1,
@@ -81,6 +81,11 @@ def tiny_config(**options: Any) -> Config:
         "save_seconds": 0.0,
     }
     return Config().with_options(**{**defaults, **options})
+
+
+def stepping_config(**options: Any) -> Config:
+    """Five steps an epoch instead of two, for tests of what happens between steps."""
+    return tiny_config(**{"batch_size": 8, **options})
 
 
 PHOTOS = ("ant", "bee", "cat")

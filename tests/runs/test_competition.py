@@ -92,7 +92,7 @@ class TestWithAValidationPart:
         """The scale that was fitted to the winner is in its head."""
         let_win(monkeypatch, rule)
         data = with_validation()
-        run = fit(tmp_path / "r", data, thorough=rule in auto.RIVALS)
+        run = fit(tmp_path / "r", data, thorough=rule in auto.RIVALS, batch_size=8)
         assert run.result["logit_scale"] not in (0, 1)
         logits = lt.load_model(run, device="cpu").logits(data.val.inputs)
         losses = torch.nn.functional.cross_entropy(logits, data.val.labels, reduction="none")

@@ -166,9 +166,9 @@ def test_no_other_optimizer_is_taken_for_an_unknown_one():
 
 
 def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):
-    data = tiny_data(counts=(24, 12, 5))  # 41 images, batch 8
-    dropped = fit(tmp_path / "a", data=data)
-    kept = fit(tmp_path / "b", data=data, keep_short_batch=True)
+    data = tiny_data(counts=(24, 12, 5))  # 41 images
+    dropped = fit(tmp_path / "a", data=data, batch_size=8)
+    kept = fit(tmp_path / "b", data=data, batch_size=8, keep_short_batch=True)
     steps = [r.load_checkpoint()["replica"]["model"] for r in (dropped, kept)]
     seen = [int(s["backbone.layers.1.num_batches_tracked"]) for s in steps]
     assert seen == [3 * 5, 3 * 6]
@@ -431,7 +431,7 @@ class TestBadInput:
 
         monkeypatch.setattr(Trainer, "step", spoiling)
         with pytest.raises(UserError, match="weights became infinite or NaN at step 9"):
-            fit(tmp_path)
+            fit(tmp_path, batch_size=8)
         saved = Run(tmp_path / "deconfound-tde").load_checkpoint()
         assert saved["epoch"] == 1
 
@@ -450,7 +450,7 @@ class TestBadInput:
     def test_nan_stops_names_the_step_and_keeps_the_checkpoint(self, tmp_path):
         data = tiny_data(images=False)
         options = {"backbone": "identity", "augment": "none", "method": "baseline"}
-        config = tiny_config(epochs=4, **options)
+        config = tiny_config(epochs=4, batch_size=8, **options)
         poison = data.train.inputs.clone()
 
         class Poisoned:
