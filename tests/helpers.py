@@ -71,7 +71,7 @@ def join_parts(
 def tiny_config(**options: Any) -> Config:
     """A few steps of a small network; every epoch is saved."""
     defaults: dict[str, Any] = {
-        "epochs": 3,
+        "epochs": 2,
         "batch_size": 20,
         "lr": 0.05,
         "warmup": 1,
@@ -84,8 +84,8 @@ def tiny_config(**options: Any) -> Config:
 
 
 def stepping_config(**options: Any) -> Config:
-    """Five steps an epoch instead of two, for tests of what happens between steps."""
-    return tiny_config(**{"batch_size": 8, **options})
+    """Three epochs of five steps instead of two of two, for tests of the training itself."""
+    return tiny_config(**{"epochs": 3, "batch_size": 8, **options})
 
 
 PHOTOS = ("ant", "bee", "cat")
