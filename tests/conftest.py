@@ -3,8 +3,10 @@
 import copy
 import functools
 import gc
+import inspect
 import os
 import random
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -29,6 +31,10 @@ TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TT
 for name in list(os.environ):
     if name in (*RANKS, *TERMINAL, "LONGTAIL_DATA") or name.startswith("SLURM_"):
         del os.environ[name]
+
+# Python keeps what it compiles: else every process that tests start compiles the package anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -88,6 +94,14 @@ def each_yaml_once():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def each_source_once():
+    """Read and split a source once: parsers of options and exports to ONNX do so at every call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspect, "getsource", functools.cache(inspect.getsource))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def cuda_only_where_asked(request, monkeypatch):
     """Tests compute on the CPU, on a machine with a GPU too, unless they skip without CUDA."""
@@ -107,6 +121,7 @@ def exact():
 def pytest_collection_finish() -> None:
     """The garbage collector need not look at what was imported, again and again."""
     gc.freeze()
+    gc.set_threshold(700, 10, 100)  # nor so often at all that tests leave
 
 
 def seed() -> None:

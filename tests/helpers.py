@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -70,8 +71,8 @@ def join_parts(
 def tiny_config(**options: Any) -> Config:
     """A few steps of a small network; every epoch is saved."""
     defaults: dict[str, Any] = {
-        "epochs": 3,
-        "batch_size": 8,
+        "epochs": 2,
+        "batch_size": 20,
         "lr": 0.05,
         "warmup": 1,
         "pad": 1,
@@ -80,6 +81,11 @@ def tiny_config(**options: Any) -> Config:
         "save_seconds": 0.0,
     }
     return Config().with_options(**{**defaults, **options})
+
+
+def stepping_config(**options: Any) -> Config:
+    """Three epochs of five steps instead of two of two, for tests of the training itself."""
+    return tiny_config(**{"epochs": 3, "batch_size": 8, **options})
 
 
 PHOTOS = ("ant", "bee", "cat")
@@ -183,6 +189,28 @@ def run_forked(work: Callable[[], object]) -> int:
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_interpreted(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Run `script` in a child process in which Triton interprets its kernels.
+
+    The child imports Triton and our kernels anew, since they are built when they are imported, but
+    not torch, which takes seconds.
+    """
+
+    def interpret() -> None:
+        os.environ["TRITON_INTERPRET"] = "1"
+        for name in list(sys.modules):
+            if name.split(".")[0] in ("triton", "longtail") and not name.startswith("triton._C"):
+                del sys.modules[name]
+        try:
+            exec(script, {})
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+
+    status = run_forked(interpret)
+    assert status == 0, capfd.readouterr().err
 
 
 HOLD = """

@@ -1,13 +1,9 @@
 """The kernel of small images equals the batched operations, in Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from helpers import run_interpreted
 from longtail.data.augment import policy_kernel
 
 INTERPRETED = """
@@ -21,17 +17,12 @@ for shape in ((3, 9, 12), (1, 8, 8)):
         made = policy_kernel.change(source, rows)
         assert made.dtype == torch.float32
         assert torch.equal(made, wanted), (shape, (made - wanted).abs().amax((1, 2, 3)))
-print("agrees")
 """
 
 
-def test_every_operation_agrees():
+def test_every_operation_agrees(capfd):
     pytest.importorskip("triton", reason="this torch comes without Triton")
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-c", INTERPRETED]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "agrees", done.stderr
+    run_interpreted(INTERPRETED, capfd)
 
 
 def test_it_takes_small_images_with_or_without_colours():

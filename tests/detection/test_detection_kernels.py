@@ -1,13 +1,10 @@
 """The group normalisation kernel equals PyTorch's: in Triton's interpreter, and on CUDA."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.nn import functional as F
 
+from helpers import run_interpreted
 from longtail.detection.network.kernels.group_norm import GroupNorm, triton
 
 NORMALISED = """
@@ -36,7 +33,6 @@ for channels, groups in ((32, 32), (64, 32), (64, 4)):
     wanted.backward(gradient)
     for mine, other in zip(ours, theirs):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-4)
-print("agrees")
 """
 
 on_cuda = pytest.mark.skipif(
@@ -45,11 +41,8 @@ on_cuda = pytest.mark.skipif(
 
 
 @pytest.mark.skipif(triton is None, reason="Triton is not installed")
-def test_values_and_gradients_agree():
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", NORMALISED]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "agrees", done.stderr
+def test_values_and_gradients_agree(capfd):
+    run_interpreted(NORMALISED, capfd)
 
 
 @on_cuda

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers import on_two_ranks, tiny_config, tiny_data
+from helpers import on_two_ranks, stepping_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail import methods
 from longtail.core.errors import UserError
@@ -26,7 +26,7 @@ COUNT_FREE.append("deconfound-proco")
 
 def start(name: str = "deconfound-contrastive", **options) -> Trainer:
     """A trainer at the beginning of its first epoch."""
-    config = tiny_config(method=name, **options)
+    config = stepping_config(method=name, **options)
     data, method = tiny_data(), methods.build(name)
     fabric = launch(config.machine)
     batches = place(data, config.train, config.machine, fabric.device, method.views)
@@ -111,7 +111,7 @@ def test_parts_are_trained_and_never_shipped(tmp_path):
     assert all(not torch.equal(a, b) for a, b in moved if a.any() or b.any())
     saved = trainer.state_dict()
     assert saved["parts"].keys() and not any("parts" in key for key in saved["model"])
-    config = tiny_config(epochs=1)
+    config = stepping_config(epochs=1)
     (run,) = fit_all(config, ["deconfound-contrastive"], [0], out=tmp_path, data=tiny_data())
     assert {key.split(".")[0] for key in run.load_model()} == {"backbone", "head"}
 
@@ -119,7 +119,7 @@ def test_parts_are_trained_and_never_shipped(tmp_path):
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_a_resumed_training_restores_its_parts_and_averages(epoch, tmp_path):
     def fit(folder, **more):
-        config = tiny_config(ema=0.9, cutmix=0.5, donors="class", accumulate=2, cutout=0.5)
+        config = stepping_config(ema=0.9, cutmix=0.5, donors="class", accumulate=2, cutout=0.5)
         names = ["deconfound-contrastive-tde"]
         return fit_all(config, names, [0], out=tmp_path / folder, data=tiny_data(), **more)[0]
 
@@ -141,9 +141,9 @@ def test_a_training_of_plain_methods_draws_as_before():
 def test_images_without_views_are_refused(tmp_path):
     names = ["deconfound-contrastive"]
     with pytest.raises(UserError, match="deconfound-contrastive compares views .* --freeze trains"):
-        fit_all(tiny_config(freeze=True), names, [0], out=tmp_path, data=tiny_data())
+        fit_all(stepping_config(freeze=True), names, [0], out=tmp_path, data=tiny_data())
     with pytest.raises(UserError, match="compares views of images, and tiny has none"):
-        config = tiny_config(backbone="identity")
+        config = stepping_config(backbone="identity")
         fit_all(config, names, [0], out=tmp_path, data=tiny_data(images=False))
     assert not list(tmp_path.iterdir())
 
@@ -167,7 +167,7 @@ def save_first_batch(folder: Path) -> None:
     rows, views, rank = first_batch()
     torch.save((rows, views), folder / f"{rank}.pt")
     torch.save(sums_after_a_step(), folder / f"sums-{rank}.pt")
-    config = tiny_config(epochs=1)
+    config = stepping_config(epochs=1)
     fit_all(config, ["deconfound-contrastive"], [0], out=folder / "run", data=tiny_data())
 
 

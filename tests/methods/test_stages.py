@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers import tiny_config, tiny_data
+from helpers import stepping_config, tiny_data
 from longtail import methods
 from longtail.methods.base import Method, Stage, head_only
 from longtail.nn.heads import Head, LinearHead
@@ -20,7 +20,7 @@ def forget():
 
 def fit(monkeypatch, tmp_path, method: Method, data=None, **options):
     monkeypatch.setitem(methods.registry(), "toy", _returning(method))
-    config = tiny_config(method="toy", **options)
+    config = stepping_config(method="toy", **options)
     (run,) = fit_all(config, ["toy"], [0], out=tmp_path / "toy", data=data or tiny_data())
     return run
 

@@ -1,13 +1,10 @@
 """The few-channel convolution equals PyTorch's: in Triton's interpreter, and built on CUDA."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.nn import functional as F
 
+from helpers import run_interpreted
 from longtail.nn.convolution import FewChannelConv
 
 INTERPRETED = """
@@ -31,15 +28,11 @@ for c, memory_format in ((16, torch.contiguous_format), (16, torch.channels_last
     kernels._Convolution.apply(y, v).backward(g)
     assert torch.allclose(y.grad, x.grad, atol=1e-4), (y.grad - x.grad).abs().max()
     assert torch.allclose(v.grad, w.grad, atol=1e-3), (v.grad - w.grad).abs().max()
-print("agrees")
 """
 
 
-def test_forward_and_both_gradients_agree_with_conv2d():
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", INTERPRETED]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "agrees", done.stderr
+def test_forward_and_both_gradients_agree_with_conv2d(capfd):
+    run_interpreted(INTERPRETED, capfd)
 
 
 def test_on_the_cpu_it_is_a_plain_convolution():

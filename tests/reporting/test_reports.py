@@ -24,10 +24,11 @@ from longtail.runs.folder import Run
 
 COUNTS = (130, 110, 40, 25, 12, 6)
 METHODS = ["baseline", "deconfound-tde"]
+SMALL = {"backbone": "identity", "augment": "none", "epochs": 2, "batch_size": 64, "alpha": 0.5}
 
 
 def make_runs(out: Path, data: Data, names=METHODS, seeds=(0,), **options) -> list[Run]:
-    options = {"backbone": "identity", "augment": "none", "epochs": 2, "alpha": 0.5, **options}
+    options = {**SMALL, **options}
     if names == ["baseline"] or options["alpha"] is None:
         del options["alpha"]
     return fit_all(tiny_config(**options), names, list(seeds), out=out, data=data)
@@ -135,9 +136,8 @@ class TestBadInput:
         before, trained = run.result, (run.folder / "last.pt").read_bytes()
         for name in ("slider.json", "result.json"):
             (run.folder / name).unlink()
-        options = {"backbone": "identity", "augment": "none", "epochs": 2, "alpha": 0.5}
         fit_all(
-            *(tiny_config(**options), ["deconfound-tde"], [0]),
+            *(tiny_config(**SMALL), ["deconfound-tde"], [0]),
             **{"out": tmp_path / "x", "data": data, "resume": True},
         )
         assert run.result["per_class"] == before["per_class"]

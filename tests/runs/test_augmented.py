@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers import tiny_config, tiny_data
+from helpers import stepping_config, tiny_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail import methods
 from longtail.core.errors import UserError
@@ -28,7 +28,7 @@ OPTIONS = [
 def test_a_training_resumes_bit_for_bit(options, tmp_path):
     def fit(name, **more):
         return fit_all(
-            tiny_config(**options), ["deconfound"], [0], out=tmp_path / name, data=data, **more
+            stepping_config(**options), ["deconfound"], [0], out=tmp_path / name, data=data, **more
         )[0]
 
     data = tiny_data()

@@ -16,6 +16,8 @@ from longtail.runs.compare import find_runs
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 
+LONGER = {"epochs": 3, "batch_size": 8}
+
 
 def with_validation(**options) -> Data:
     """Tiny images with a validation part of five a class."""
@@ -92,7 +94,7 @@ class TestWithAValidationPart:
         """The scale that was fitted to the winner is in its head."""
         let_win(monkeypatch, rule)
         data = with_validation()
-        run = fit(tmp_path / "r", data, thorough=rule in auto.RIVALS)
+        run = fit(tmp_path / "r", data, thorough=rule in auto.RIVALS, **LONGER)
         assert run.result["logit_scale"] not in (0, 1)
         logits = lt.load_model(run, device="cpu").logits(data.val.inputs)
         losses = torch.nn.functional.cross_entropy(logits, data.val.labels, reduction="none")
@@ -182,7 +184,7 @@ class TestResume:
     @pytest.mark.parametrize("thorough", [False, True])
     def test_it_goes_on_where_it_was_stopped(self, thorough, tmp_path):
         data = tiny_data(counts=(24, 12, 8))
-        whole = fit(tmp_path / "a", data, thorough=thorough).result
+        whole = fit(tmp_path / "a", data, thorough=thorough, **LONGER).result
 
         class Stopped(Exception):
             pass
@@ -203,14 +205,14 @@ class TestResume:
 
         with pytest.raises(Stopped):
             fit_all(
-                tiny_config(thorough=thorough),
+                tiny_config(thorough=thorough, **LONGER),
                 ["auto"],
                 [0],
                 out=tmp_path / "b",
                 data=data,
                 progress=Progress(),
             )
-        again = fit(tmp_path / "b", data, thorough=thorough, resume=True).result
+        again = fit(tmp_path / "b", data, thorough=thorough, resume=True, **LONGER).result
         for changing in ("seconds", "images_per_second", "capture_seconds", "training_id"):
             del whole[changing], again[changing]
         assert again == whole

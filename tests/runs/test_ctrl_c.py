@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from helpers import tiny_config, tiny_data
+from helpers import stepping_config, tiny_data
 from interrupted import same_tensors, without_clock
 from longtail.cli import parser as cli
 from longtail.core.console import Console
@@ -87,7 +87,7 @@ class Press:
 @pytest.mark.parametrize("epoch", [2, 3])
 def test_python_gets_the_interrupt_after_the_save(epoch, tmp_path):
     """Also in the last of three epochs: then only the evaluation is left."""
-    config, run = tiny_config(save_seconds=1e9), Run(tmp_path / "x")
+    config, run = stepping_config(save_seconds=1e9), Run(tmp_path / "x")
 
     def fit(**more):
         fit_all(config, ["cosine"], [0], out=run.folder, data=tiny_data(), **more)

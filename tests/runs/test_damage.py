@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers import files_in, tiny_config, tiny_data
+from helpers import files_in, stepping_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail.core.errors import SeveralErrors, UserError
 from longtail.core.manifest import NAME, DamageError, read_manifest
@@ -22,7 +22,7 @@ from longtail.serving.verification import verify_all
 RECORDS = [{"epoch": 0, "loss": 1.5, "val": None}, {"epoch": 1, "loss": 0.25, "val": {"few": 3.0}}]
 
 
-CONFIG, DATA = tiny_config(backbone="identity"), tiny_data(images=False)
+CONFIG, DATA = stepping_config(backbone="identity"), tiny_data(images=False)
 
 
 def fit(out: Path, *, seeds=(0,), config=CONFIG, **more) -> list[Run]:
@@ -32,7 +32,7 @@ def fit(out: Path, *, seeds=(0,), config=CONFIG, **more) -> list[Run]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Run:
     out, method = tmp_path_factory.mktemp("runs") / "whole", "baseline-self-prior"
-    return fit_all(tiny_config(), [method], [0], out=out, data=tiny_data())[0]
+    return fit_all(stepping_config(), [method], [0], out=out, data=tiny_data())[0]
 
 
 def copy(run: Run, folder: Path) -> Run:

@@ -169,9 +169,11 @@ def test_no_other_optimizer_is_taken_for_an_unknown_one():
 
 
 def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):
-    data = tiny_data(counts=(24, 12, 5))  # 41 images, batch 8
-    dropped = fit(tmp_path / "a", data=data)
-    kept = fit(tmp_path / "b", data=data, keep_short_batch=True)
+    data = tiny_data(counts=(24, 12, 5))  # 41 images
+    dropped, kept = (
+        fit(tmp_path / str(keep), data=data, batch_size=8, epochs=3, keep_short_batch=keep)
+        for keep in (False, True)
+    )
     steps = [r.load_checkpoint()["replica"]["model"] for r in (dropped, kept)]
     seen = [int(s["backbone.layers.1.num_batches_tracked"]) for s in steps]
     assert seen == [3 * 5, 3 * 6]
@@ -335,7 +337,7 @@ class TestBadInput:
         run = fit(tmp_path)
         before = run.folder.joinpath("result.json").read_bytes()
         with pytest.raises(
-            UserError, match=r"seed 0 -> 1, train.epochs 3 -> 4\.\n  it is finished: "
+            UserError, match=r"seed 0 -> 1, train.epochs 2 -> 4\.\n  it is finished: "
         ):
             fit(tmp_path, epochs=4, seed=1)
         with pytest.raises(
@@ -450,7 +452,7 @@ class TestBadInput:
 
         monkeypatch.setattr(Trainer, "step", spoiling)
         with pytest.raises(UserError, match="weights became infinite or NaN at step 9"):
-            fit(tmp_path)
+            fit(tmp_path, batch_size=8)
         saved = Run(tmp_path / "deconfound-tde").load_checkpoint()
         assert saved["epoch"] == 1
 
@@ -469,7 +471,7 @@ class TestBadInput:
     def test_nan_stops_names_the_step_and_keeps_the_checkpoint(self, tmp_path):
         data = tiny_data(images=False)
         options = {"backbone": "identity", "augment": "none", "method": "baseline"}
-        config = tiny_config(epochs=4, **options)
+        config = tiny_config(epochs=4, batch_size=8, **options)
         poison = data.train.inputs.clone()
 
         class Poisoned:

@@ -24,7 +24,10 @@ def named():
 
 @pytest.fixture(scope="module")
 def run(named, tmp_path_factory):
-    config, out = tiny_config(method="deconfound-tde"), tmp_path_factory.mktemp("runs")
+    config, out = (
+        tiny_config(method="deconfound-tde", batch_size=8),
+        tmp_path_factory.mktemp("runs"),
+    )
     return fit_all(config, ["deconfound-tde"], [0], out=out, data=named)[0]
 
 

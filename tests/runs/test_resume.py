@@ -12,7 +12,7 @@ import torch
 
 import helpers
 import longtail as lt
-from helpers import HANGS, files_in, run_forked, second_process, tiny_config, tiny_data
+from helpers import HANGS, files_in, run_forked, second_process, stepping_config, tiny_data
 from interrupted import Kill, KillAfter, kill_at, same_tensors, without_clock
 from longtail.cli import parser as cli
 from longtail.core.console import Console
@@ -71,7 +71,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
 
 
 def test_a_training_of_a_version_with_other_parameters_is_refused(tmp_path, monkeypatch):
-    data, config = tiny_data(), tiny_config(epochs=3, save_seconds=0)
+    data, config = tiny_data(), stepping_config(epochs=3, save_seconds=0)
     with monkeypatch.context() as patch, pytest.raises(Kill):
         patch.setattr("longtail.methods.decouple.BiasedHead", LinearHead)  # as it was once
         fit_all(config, ["decouple-crt"], [0], out=tmp_path, data=data, progress=KillAfter(2))
@@ -149,7 +149,7 @@ def test_two_stages_resume_on_either_side_of_the_border(epoch, tmp_path, monkeyp
         return Method(stages=stages)
 
     monkeypatch.setitem(methods.registry(), "toy", toy)
-    config, data = tiny_config(method="toy", epochs=4), tiny_data()
+    config, data = stepping_config(method="toy", epochs=4), tiny_data()
 
     def fit(name, **more):
         return fit_all(config, ["toy"], [0], out=tmp_path / name, data=data, **more)[0]
@@ -166,13 +166,20 @@ def test_two_stages_resume_on_either_side_of_the_border(epoch, tmp_path, monkeyp
 def interrupted(tmp_path) -> Run:
     with pytest.raises(Kill):
         fit_all(
-            tiny_config(), ["cosine"], [0], out=tmp_path, data=tiny_data(), progress=KillAfter(1)
+            stepping_config(),
+            ["cosine"],
+            [0],
+            out=tmp_path,
+            data=tiny_data(),
+            progress=KillAfter(1),
         )
     return Run(tmp_path)
 
 
 def resume(run: Run, **more) -> None:
-    fit_all(tiny_config(), ["cosine"], [0], out=run.folder, data=tiny_data(), resume=True, **more)
+    fit_all(
+        stepping_config(), ["cosine"], [0], out=run.folder, data=tiny_data(), resume=True, **more
+    )
 
 
 def test_a_checkpoint_cut_short_is_said_and_kept(tmp_path):
@@ -256,7 +263,7 @@ OPERATIONS = ((os, "replace"), (Path, "unlink"))
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_start_may_be_killed_anywhere(overwrite, tmp_path, monkeypatch):
     """Then the same command, at the worst with --overwrite, goes on."""
-    made, call, config = interrupted(tmp_path / "made").folder, 0, tiny_config(method="cosine")
+    made, call, config = interrupted(tmp_path / "made").folder, 0, stepping_config(method="cosine")
     begun = False
     while not begun:
         run = Run(tmp_path / str(call))
@@ -283,7 +290,7 @@ def test_half_removed_is_unfinished(tmp_path, monkeypatch):
         kill_at(2, OPERATIONS, patch)
         run.remove()
     resume(run)
-    assert run.finished and len(run.metrics) == tiny_config().train.epochs
+    assert run.finished and len(run.metrics) == stepping_config().train.epochs
 
 
 def test_what_the_killed_were_writing_is_swept_up(tmp_path):

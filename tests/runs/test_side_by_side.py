@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers import tiny_config, tiny_data
+from helpers import stepping_config, tiny_data
 from longtail import methods
 from longtail.core.errors import UserError
 from longtail.evaluation.result import own_seconds
@@ -27,7 +27,7 @@ UNLIKE = (
 
 
 def replica(method: str, counts: tuple[int, ...], epochs: int) -> Trainer:
-    config, data = tiny_config(method=method, epochs=epochs), tiny_data(counts=counts)
+    config, data = stepping_config(method=method, epochs=epochs), tiny_data(counts=counts)
     fabric = launch(config.machine)
     resident = ResidentBatches(data, config.train, fabric.device)
     return Trainer(config, methods.build(method), data, resident, fabric)
@@ -91,7 +91,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path):
 
 def test_an_error_is_raised_after_the_others_are_evaluated(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "_can_share_device", lambda *asked: True)
-    calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
+    calm, wild = stepping_config(epochs=2), stepping_config(epochs=2, lr=1e30)
     jobs = [
         *plan(calm, ["baseline", "ldam-drw"], [0], tmp_path / "calm"),
         *plan(wild, ["baseline"], [0], tmp_path / "wild"),
@@ -122,7 +122,7 @@ def test_trainings_that_have_come_equally_far_go_together_those_alike_first(tmp_
         job
         for name in data
         for job in plan(
-            tiny_config(data=name, epochs=10),
+            stepping_config(data=name, epochs=10),
             ["baseline", "ldam-drw", "focal"],
             [0],
             tmp_path / name,
@@ -138,7 +138,7 @@ def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monk
     from interrupted import Kill, KillAfter
 
     monkeypatch.setattr(packing, "_can_share_device", lambda *asked: True)
-    config, data = tiny_config(epochs=2), tiny_data(counts=(8, 4, 4))
+    config, data = stepping_config(epochs=2), tiny_data(counts=(8, 4, 4))
     names = ["baseline", "ldam-drw", "bbn"]
     config = config.with_options(backbone="resnet32-dual")
     jobs = plan(config, names, [0], tmp_path / "a")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers import on_two_ranks, tiny_config, tiny_data
+from helpers import on_two_ranks, stepping_config, tiny_data
 from longtail import methods
 from longtail.core.config import TrainConfig
 from longtail.data.augment.crops import CropFlip, NoAugmentation
@@ -77,7 +77,7 @@ CHANGED = {"flip": False, "area": 0.5, "jitter": 0.1, "crop_size": 6}
 
 def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     """The rows of this rank's first step, and their images."""
-    config = tiny_config(augment="randaugment", batch_size=8)
+    config = stepping_config(augment="randaugment", batch_size=8)
     data, fabric = tiny_data(), launch(config.machine)
     resident = ResidentBatches(data, config.train, fabric.device)
     it = Trainer(config, methods.build("cosine"), data, resident, fabric)

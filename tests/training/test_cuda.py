@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import tiny_config, tiny_data
+from helpers import stepping_config, tiny_data
 from longtail import methods
 from longtail.core.config import Config
 from longtail.data.base import Data
@@ -28,7 +28,7 @@ COUNTS = (200, 100, 40)  # 340 images: 21 steps of 16 and a short batch of 4
 
 def cuda_config(**options) -> Config:
     defaults = {"device": "cuda", "precision": "32", "batch_size": 16, "backbone": "resnet32"}
-    return tiny_config(**{**defaults, **options})
+    return stepping_config(**{**defaults, **options})
 
 
 def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[float]]:
@@ -289,7 +289,7 @@ def network() -> torch.nn.Module:
     from longtail.training.model import build_model
 
     torch.backends.cudnn.allow_tf32 = False
-    return build_model(tiny_config(), methods.build("baseline"), tiny_data()).cuda().train()
+    return build_model(stepping_config(), methods.build("baseline"), tiny_data()).cuda().train()
 
 
 def batch() -> torch.Tensor:

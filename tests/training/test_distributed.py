@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import longtail as lt
-from helpers import float64, on_two_ranks, tiny_config, tiny_data
+from helpers import float64, on_two_ranks, stepping_config, tiny_data
 from interrupted import Kill
 from longtail.cli import parser as cli
 from longtail.cli.output import print_lines, rank
@@ -34,12 +34,12 @@ def trained(out: Path) -> None:
     """Runs of all methods on embeddings, 15 steps in float64."""
     with float64():
         data = tiny_data(images=False, counts=(24, 12, 5))
-        fit_all(tiny_config(backbone="identity", heads=2), NAMES, [0], out=out, data=data)
+        fit_all(stepping_config(backbone="identity", heads=2), NAMES, [0], out=out, data=data)
 
 
 def trained_with_batch_statistics(out: Path) -> None:
     """They are of each rank, so two ranks cannot equal one."""
-    fit_all(tiny_config(epochs=1), ["bbn"], [0], out=out, data=tiny_data())
+    fit_all(stepping_config(epochs=1), ["bbn"], [0], out=out, data=tiny_data())
 
 
 def trained_on_two_ranks(out: Path) -> None:

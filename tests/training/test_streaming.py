@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import helpers
-from helpers import tiny_config
+from helpers import stepping_config
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.data import reader
@@ -57,7 +57,7 @@ def test_streamed_and_resident_images_train_the_same_model(
     photos, tmp_path: Path, name, workers, augment
 ):
     options = {"image_size": 10}
-    config = tiny_config(augment=augment, crop_size=8, epochs=1, batch_size=4, **options)
+    config = stepping_config(augment=augment, crop_size=8, epochs=1, batch_size=4, **options)
     config = config.with_options(workers=workers, accumulate=2, keep_short_batch=True)
     runs = []
     for stream in (False, True):
@@ -282,7 +282,7 @@ def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path
 def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Path):
     from helpers import tiny_data
 
-    config = tiny_config(backbone="identity", **options)
+    config = stepping_config(backbone="identity", **options)
     with helpers.float64():
         data = tiny_data(images=False, counts=(24, 12, 5))
         runs = [
@@ -318,6 +318,8 @@ def test_out_of_memory_errors_name_the_sizes_and_what_helps(tmp_path: Path, monk
 
     monkeypatch.setattr(Trainer, "step", full)
     with pytest.raises(UserError) as caught:
-        fit_all(tiny_config(accumulate=2), ["cosine"], [0], out=tmp_path / "x", data=tiny_data())
+        fit_all(
+            stepping_config(accumulate=2), ["cosine"], [0], out=tmp_path / "x", data=tiny_data()
+        )
     assert "a step of 4 inputs of 3x8x8 through conv4 is too large" in str(caught.value)
     assert "--accumulate 4" in str(caught.value) and "--batch-size (now 8)" in str(caught.value)

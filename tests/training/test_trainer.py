@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helpers import float64, on_two_ranks, tiny_config, tiny_data
+from helpers import float64, on_two_ranks, stepping_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail import methods
 from longtail.core.config import Config, MachineConfig
@@ -48,21 +48,21 @@ def start(config: Config, *, images: bool = True) -> Trainer:
 def fit(out: Path, *names: str, **options) -> list[Run]:
     more = {key: options.pop(key) for key in ("progress", "resume") if key in options}
     names = names or ("deconfound-tde",)
-    return fit_all(tiny_config(**options), names, [0], out=out, data=tiny_data(), **more)
+    return fit_all(stepping_config(**options), names, [0], out=out, data=tiny_data(), **more)
 
 
 # ---- rates and groups
 
 
 def test_the_default_optimiser_has_one_group():
-    trainer = start(tiny_config(method="deconfound"))
+    trainer = start(stepping_config(method="deconfound"))
     (group,) = trainer.optimizer.param_groups
     assert group["lr"] is trainer.state.lr and group["weight_decay"] == 5e-4
     assert [id(p) for p in group["params"]] == [id(p) for p in trainer.model.parameters()]
 
 
 def test_backbone_and_head_have_their_own_rate_and_small_parameters_no_decay():
-    trainer = start(tiny_config(method="decouple-oltr", head_lr=0.5, decay_norms=False))
+    trainer = start(stepping_config(method="decouple-oltr", head_lr=0.5, decay_norms=False))
     names = {id(p): name for name, p in trainer.model.named_parameters()}
     seen = {}
     for group in trainer.optimizer.param_groups:
@@ -82,7 +82,7 @@ def test_backbone_and_head_have_their_own_rate_and_small_parameters_no_decay():
 def test_one_cycle_equals_a_loop_that_sets_the_rates_by_hand(optimizer):
     options = {"schedule": "one-cycle", "head_lr": 0.4, "lr": 0.1, "optimizer": optimizer}
     with float64():
-        config = tiny_config(
+        config = stepping_config(
             **options, backbone="identity", mean_decay="rate", decay_norms=False, epochs=4
         )
         trainer = start(config, images=False)
@@ -125,7 +125,7 @@ def test_a_schedule_that_only_rises_is_warned_about(tmp_path, caplog):
 
 def test_an_epoch_that_was_drawn_ahead_is_the_same():
     options = {"method": "deconfound-contrastive", "cutmix": 0.5, "donors": "class", "epochs": 3}
-    plain, ahead = start(tiny_config(**options)), start(tiny_config(**options))
+    plain, ahead = start(stepping_config(**options)), start(stepping_config(**options))
     ahead.draws.ahead = True
     for epoch in (0, 1, 2, 1):  # also one that was not drawn
         for trainer in (plain, ahead):
@@ -154,15 +154,15 @@ def test_dropout_is_only_in_training_and_draws_from_the_global_generator():
 
 def test_a_training_with_dropout_is_random_and_so_trained_alone():
     data, method = tiny_data(), methods.build("baseline")
-    assert not check_fits(tiny_config(), method, data, 1).random
-    assert check_fits(tiny_config(drop=0.1), method, data, 1).random
+    assert not check_fits(stepping_config(), method, data, 1).random
+    assert check_fits(stepping_config(drop=0.1), method, data, 1).random
 
 
 # ---- weight average
 
 
 def test_the_average_follows_a_plain_loop_and_becomes_the_model():
-    trainer = start(tiny_config(method="deconfound", ema=0.6, epochs=1))
+    trainer = start(stepping_config(method="deconfound", ema=0.6, epochs=1))
 
     def values() -> dict[str, torch.Tensor]:
         return {name: t.clone() for name, t in trainer.model.state_dict().items()}
@@ -189,7 +189,7 @@ def test_the_average_follows_a_plain_loop_and_becomes_the_model():
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"method": "deconfound-contrastive"}])
 def test_the_statistics_of_averaged_weights_are_those_of_their_own_features(options):
     words = {"method": "deconfound", "ema": 0.6, "epochs": 1, "keep_short_batch": True, **options}
-    trainer = start(tiny_config(**words))
+    trainer = start(stepping_config(**words))
     for size in trainer.step_sizes:
         trainer.step(size)
     trainer.end_epoch(0)
@@ -234,7 +234,7 @@ def test_the_last_rate_is_that_of_the_last_step_with_an_average_too():
     rates = []
     for ema in (0.0, 0.9):
         options = {"schedule": "one-cycle", "warmup": 0, "epochs": 1, "ema": ema}
-        trainer = start(tiny_config(method="deconfound", **options))
+        trainer = start(stepping_config(method="deconfound", **options))
         trainer.begin_epoch(0)
         for size in trainer.step_sizes:
             trainer.step(size)
@@ -246,8 +246,8 @@ def test_the_last_rate_is_that_of_the_last_step_with_an_average_too():
 def test_every_stage_with_a_schedule_of_its_own_ends_at_its_average(tmp_path):
     """So the first stage of cRT is the whole training of the baseline, with an average too."""
     options = {"ema": 0.9, "epochs": 2}
-    first = plan(tiny_config(bias=True, **options), ["baseline"], [0], tmp_path / "first")
-    second = plan(tiny_config(**options), ["decouple-crt"], [0], tmp_path / "second")
+    first = plan(stepping_config(bias=True, **options), ["baseline"], [0], tmp_path / "first")
+    second = plan(stepping_config(**options), ["decouple-crt"], [0], tmp_path / "second")
     baseline, crt = run_jobs([*first, *second], data=tiny_data())
     (alone,) = fit(tmp_path / "alone", "decouple-crt", **options)
     assert same_tensors(crt, alone)
@@ -260,7 +260,7 @@ def test_every_stage_with_a_schedule_of_its_own_ends_at_its_average(tmp_path):
 
 @pytest.mark.parametrize("name", ["baseline", "deconfound"])
 def test_a_frozen_training_equals_a_head_trained_on_features_by_hand(name):
-    trainer = start(tiny_config(method=name, freeze=True))
+    trainer = start(stepping_config(method=name, freeze=True))
     data, head = tiny_data(), copy.deepcopy(trainer.model.head)
     images = (data.train.inputs.float() / 255 - 0.5) / 0.25  # whole, not augmented
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_a_frozen_training_equals_a_head_trained_on_features_by_hand(name):
 
 def test_a_frozen_network_keeps_its_weights_and_statistics(tmp_path):
     (run,) = fit(tmp_path, freeze=True)
-    trainer = start(tiny_config(method="deconfound", freeze=True))
+    trainer = start(stepping_config(method="deconfound", freeze=True))
     trained = run.load_model()
     for key, value in trainer.model.backbone.state_dict().items():
         assert torch.equal(trained[f"backbone.{key}"], value)
@@ -317,7 +317,7 @@ def test_a_method_with_its_own_network_is_refused(tmp_path):
 def test_trainings_of_one_network_share_its_features():
     from longtail.runs import plan
 
-    data, config = tiny_data(), tiny_config(freeze=True)
+    data, config = tiny_data(), stepping_config(freeze=True)
     jobs = plan.plan(config, ["baseline", "deconfound"], [0, 1], Path("unused"))
     replicas = _build_replicas(jobs, lambda job: data, launch(config.machine), {})
     shared = [replica.batches for replica in replicas]
@@ -325,7 +325,7 @@ def test_trainings_of_one_network_share_its_features():
     assert replicas[0].features(data.train) is shared[0].source  # computed once
     others = [replica.features(data.test) for replica in replicas]
     assert others[0] is others[1] and others[0] is not others[2]
-    fresh = start(tiny_config(method="baseline"))
+    fresh = start(stepping_config(method="baseline"))
     torch.testing.assert_close(others[0], fresh.features(data.test))
 
 
@@ -358,10 +358,10 @@ def train_with_all(out: Path) -> None:
     with float64():
         data = tiny_data(images=False, counts=(24, 12, 5))
         words = {"head_lr": 0.1, "schedule": "one-cycle", "ema": 0.9, "mean_decay": "rate"}
-        config = tiny_config(backbone="identity", decay_norms=False, **words)
+        config = stepping_config(backbone="identity", decay_norms=False, **words)
         fit_all(config, ["deconfound-tde", "decouple-crt"], [0], out=out, data=data)
         small = tiny_data(counts=(24, 12, 5))
-        config = tiny_config(freeze=True, **words)
+        config = stepping_config(freeze=True, **words)
         fit_all(config, ["deconfound-tde"], [0], out=out / "frozen", data=small)
 
 
@@ -376,7 +376,7 @@ def test_two_ranks_equal_one(tmp_path):
 
 def train_with_batch_statistics(out: Path) -> None:
     """Each rank has its own statistics until the end of an epoch."""
-    fit_all(tiny_config(ema=0.9, epochs=2), ["baseline"], [0], out=out, data=tiny_data())
+    fit_all(stepping_config(ema=0.9, epochs=2), ["baseline"], [0], out=out, data=tiny_data())
 
 
 def test_ranks_agree_about_averaged_statistics(tmp_path):

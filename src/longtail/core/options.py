@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import cache
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -145,14 +146,14 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def with_values(part: P, values: Mapping[str, Any]) -> P:
     """Return a copy of a dataclass of options with `values`, converted to their fields' types."""
-    kinds = get_type_hints(type(part))
+    kinds = _kinds(type(part))  # type: ignore[arg-type]  # mypy takes no class for hashable
     read = {name: convert(value, kinds[name], name) for name, value in values.items()}
     return replace(part, **read)  # type: ignore[type-var]
 
 
 def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Refuse values of a dataclass of options that have the wrong type or are out of range."""
-    for name, kind in get_type_hints(type(part)).items():
+    for name, kind in _kinds(type(part)).items():  # type: ignore[arg-type]
         value = convert(getattr(part, name), kind, name)
         least, below = ranges.get(name, (-math.inf, math.inf))
         for number in value if isinstance(value, tuple) else (value,):
@@ -220,6 +221,12 @@ def _rule(number: float, least: float, below: float) -> str:
         above = "above 0" if least == ABOVE_ZERO else f"at least {least}"
         return f"must be {above} and at most 1"
     return f"must be at least {least} and less than {below}"
+
+
+@cache  # it compiles every annotation, and a run reads its options dozens of times
+def _kinds(part: type) -> dict[str, Any]:
+    """Return the type of each field of a dataclass of options."""
+    return get_type_hints(part)
 
 
 def _names(part: Any) -> set[str]:

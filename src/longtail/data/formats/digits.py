@@ -1,5 +1,8 @@
 """`digits-lt`: scikit-learn's 1,797 real handwritten digits, 8x8 grey, cut to a long tail."""
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -13,9 +16,7 @@ DEFAULT_RATIO = 20.0
 
 def open_source() -> Source:
     """Read the ten digits: 130 training and 44 test images of each, before the cut."""
-    from sklearn.datasets import load_digits  # slow to import, and only needed here
-
-    stored = load_digits()
+    stored = _read_digits()
     images = np.round(stored.images * (255 / 16)).astype(np.uint8)  # ink is stored as 0..16
     inputs, labels = torch.from_numpy(images)[:, None], torch.from_numpy(stored.target).long()
     # rows are sorted by writer: after a shuffle, train and test share the writers
@@ -28,3 +29,11 @@ def open_source() -> Source:
         store = MemoryStore(inputs[chosen], f"digits-lt {name}")
         parts[name] = Part.whole(store, labels[chosen])
     return Source(tuple(str(digit) for digit in range(10)), parts, shuffled=True)
+
+
+@cache  # the file is compressed text, and every command of a session reads it again
+def _read_digits() -> Any:
+    """Read scikit-learn's `images` (N, 8, 8) and `target` (N,); nobody may change them."""
+    from sklearn.datasets import load_digits  # slow to import, and only needed here
+
+    return load_digits()
