@@ -104,7 +104,7 @@ def test_an_error_is_raised_after_the_others_are_evaluated(tmp_path, monkeypatch
 
 def test_an_error_does_not_stop_the_trainings_that_follow(tmp_path):
     """Else a benchmark would stop at the same training whenever it is repeated."""
-    calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
+    calm, wild = stepping_config(epochs=2), stepping_config(epochs=2, lr=1e30)
     jobs = [
         *plan(wild, ["baseline", "focal"], [0], tmp_path / "wild"),
         *plan(calm, ["baseline"], [0], tmp_path / "calm"),
@@ -153,8 +153,8 @@ def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monk
 
 
 def test_a_method_with_a_network_of_its_own_says_so_once(tmp_path, caplog):
-    plan(tiny_config(backbone="conv4"), ["baseline", "bbn"], [0, 1], tmp_path)
+    plan(stepping_config(backbone="conv4"), ["baseline", "bbn"], [0, 1], tmp_path)
     said = "bbn works only with resnet32-dual: it trains that network, not conv4"
     assert caplog.text.count(said) == 1
-    plan(tiny_config(backbone="resnet32-dual"), ["bbn"], [0], tmp_path)
+    plan(stepping_config(backbone="resnet32-dual"), ["bbn"], [0], tmp_path)
     assert caplog.text.count("works only with") == 1
