@@ -1,5 +1,6 @@
 """The figures: the numbers that they draw, their files, and the input that they refuse."""
 
+import itertools
 import json
 import re
 import shutil
@@ -290,6 +291,14 @@ class TestDrawn:
         three = [runs[i].folder for i in (0, 1, 2)]
         text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
         assert "alpha 1<" in text and text.count("<image") == 2 * (1 + 3)
+
+    def test_a_slow_machine_draws_without_a_warning(self, tmp_path, runs, data, monkeypatch):
+        seconds = itertools.count(step=2)  # matplotlib warns if the place of a legend takes over 1
+        monkeypatch.setattr("matplotlib.legend.time.perf_counter", lambda: next(seconds))
+        for name in ("class-rank", "feature-norm", "weight-norm", "alpha"):
+            self.drawn(tmp_path, name, committed("deconfound"))
+        self.drawn(tmp_path, "decision-1d", [])
+        self.drawn(tmp_path, "decomposition", [runs[4]], data=data)
 
     def test_maps_that_look_the_same_share_a_row(self, tmp_path, data):
         made = make_runs(tmp_path / "runs", data, ["deconfound"], seeds=(0,))

@@ -26,6 +26,8 @@ SETTINGS: dict[Any, Any] = {
     "legend.fontsize": 7,
     "legend.title_fontsize": 7,
     "legend.frameon": False,
+    # matplotlib's own choice, "best", warns where it takes over a second
+    "legend.loc": "upper right",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "lines.linewidth": 1.4,

@@ -150,7 +150,7 @@ def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
 def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
-    figure = canvas.panels(1, size=(5.0, 2.8))
+    figure = canvas.panels(1, size=(5.0, 2.8 + 0.14 * len(groups)))  # the legend is below
     (axes,) = figure.axes
     for group in groups:
         values = group.by_class(field, rank_classes(counts))
@@ -160,7 +160,8 @@ def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure
     axes.set_ylabel(ylabel)
     axes.set_ylim(bottom=0)
     _mark_splits(axes, counts)
-    axes.legend(title=f"method: mean of {' / '.join(average_splits(groups[0], field, counts))}")
+    splits = " / ".join(average_splits(groups[0], field, counts))
+    figure.legend(loc="outside lower center", title=f"method: mean of {splits}")
     return figure
 
 

@@ -96,7 +96,7 @@ def _draw_plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> N
     axes.set(ylabel="|x - d|, what is left (feature units)")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend()
+    axes.legend(loc="upper left")
 
 
 def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
