@@ -195,8 +195,15 @@ def run_interpreted(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Run `script` in a child process in which Triton interprets its kernels.
 
     The child imports Triton and our kernels anew, since they are built when they are imported, but
-    not torch, which takes seconds.
+    not torch, which takes seconds. Where CUDA is in use, only a child with a torch of its own can
+    compute gradients: autograd has started threads, which a forked child does not have.
     """
+    if torch.cuda.is_initialized():
+        env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANGS)
+        assert done.returncode == 0, done.stderr
+        return
 
     def interpret() -> None:
         os.environ["TRITON_INTERPRET"] = "1"

@@ -116,6 +116,19 @@ def test_bf16_and_compiled_steps_agree_with_float32(method, compiled):
     assert fast != plain
 
 
+def test_attention_in_bf16_follows_float32(tmp_path):
+    """The second stage of `oltr`, which is captured anew, trains attention over the feature map."""
+    data, config = tiny_data(counts=COUNTS), cuda_config(epochs=1, lr=0.002)
+
+    def fit(precision: str) -> list[float]:
+        changed = config.with_options(precision=precision)
+        (run,) = fit_all(changed, ["oltr"], [0], out=tmp_path / precision, data=data)
+        assert run.load_model()["backbone.attention.project.weight"].abs().max() > 0
+        return [record["loss"] for record in run.metrics]
+
+    assert fit("bf16") == pytest.approx(fit("32"), rel=5e-2)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_other_optimisers_are_captured_too(optimizer):
     data = tiny_data(counts=COUNTS)
