@@ -22,7 +22,7 @@ from longtail.evaluation.conformal import (
     fit_thresholds,
     trace_abstention,
 )
-from longtail.evaluation.label_shift import GROUPS, MixReference
+from longtail.evaluation.label_shift import GROUPS, LEAST_IMAGES, MixReference
 from longtail.evaluation.novelty import NoveltyReference
 
 CURVE_LEVEL = 0.9
@@ -130,6 +130,14 @@ def _check_numbers(trust: Trust, classes: int) -> None:
         raise ValueError("a variance is negative")
     if not {"energy", "both" if novelty.distance else "energy"} <= set(novelty.thresholds):
         raise ValueError("a threshold is missing")
+
+
+def can_describe(labels: Tensor) -> bool:
+    """Whether held-out images with `labels` (N,) suffice: LEAST_IMAGES, of two classes or more.
+
+    Images of a single class do not show how certain an answer is.
+    """
+    return len(labels) >= LEAST_IMAGES and len(labels.unique()) > 1
 
 
 def describe_trust(

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from longtail.data.base import Data
-from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.result import round_floats
 from longtail.evaluation.scoring import Evaluation, Features, score_parts
-from longtail.evaluation.trust import describe_trust
+from longtail.evaluation.trust import can_describe, describe_trust
 from longtail.methods.base import compute_centroids
 from longtail.runs.auto import Decision
 
@@ -53,7 +52,7 @@ def fit_trust(
             class_means = compute_class_means(tuned.features, tuned.data)
         fitted_on = "tuning" if tuned else "evaluated"
     held, features = evaluation.held_out, evaluation.features.held_out
-    if held is None or features is None or len(held.labels) < LEAST_IMAGES:
+    if held is None or features is None or not can_describe(held.labels):
         return None
     trust = describe_trust(
         held.at(method.alpha or 0.0),

@@ -217,8 +217,8 @@ def require_trust(trust: Trust | None, purpose: str) -> Trust:
     if trust is None:
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
-            f"trained without held-out images (it takes {LEAST_IMAGES}), by an older version, or "
-            "it is used at another alpha or background than its own. Train it on data with a "
-            "validation part, or with --val-fraction 0.2"
+            f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
+            "an older version, or it is used at another alpha or background than its own. Train "
+            "it on data with a larger validation part, or with --val-fraction 0.2"
         )
     return trust
