@@ -62,6 +62,12 @@ def test_the_command_says_what_probabilities_and_sets_are_not_for(model):
     assert note.startswith("alpha 0.25 is not the model's own, 1: its probabilities are not cal")
 
 
+def test_the_command_says_that_probabilities_are_the_plain_softmax(served, model):
+    (note,) = list_notes(without_trust(served), sets=False)
+    assert "no calibration, so its probabilities are the plain softmax" in note
+    assert list_notes(model, sets=False) == []
+
+
 def test_sets_cover_the_true_class(model):
     found = model.predict(ROWS, sets=0.9)
     held = [NAMES[c] in p.answer_set for p, c in zip(found, TEST.labels.tolist(), strict=True)]

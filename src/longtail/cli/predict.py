@@ -199,8 +199,9 @@ class Predict:
             model = model.with_background(self.background)
         if self.alpha is not None:
             model.alpha = self.alpha
-        for note in list_notes(model, sets=self.sets is not None):
-            show(note, file=sys.stderr)
+        if is_first_process():
+            for note in list_notes(model, sets=self.sets is not None):
+                show(note, file=sys.stderr)
         return model
 
 
@@ -211,6 +212,12 @@ def list_notes(model: "Predictor", *, sets: bool) -> list[str]:
         notes.append(
             f"alpha {model.alpha:g} is not the model's own, {about.alpha:g}: its probabilities are "
             "not calibrated"
+        )
+    if about.trust is None and about.thresholds is None:
+        notes.append(
+            "this model stores no calibration, so its probabilities are the plain softmax, which "
+            "tends to be too certain: trust their order, not their size. Training with "
+            "--val-fraction 0.2 calibrates them"
         )
     if sets and (mix := about.training.get("adapted_to")):
         notes.append(f"answer sets are for equally frequent classes, probabilities for {mix}")
