@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,27 @@ def test_noise_is_marked_as_unknown_more_often_than_known_images(model):
     known = [p.unknown for p in model.predict(ROWS, false_alarms=0.1)]
     strange = [p.unknown for p in model.predict(3 * torch.randn(300, 16), false_alarms=0.1)]
     assert sum(known) / len(known) < 0.25 < sum(strange) / len(strange)
+
+
+def test_too_few_held_out_images_mark_nothing_as_known_or_unknown(served):
+    trust = Trust.from_json(served.about.trust)
+    limits = {name: {**t, 0.01: math.inf, 0.05: math.inf} for name, t in _limits(trust).items()}
+    few = replace(trust, images=30, novelty=replace(trust.novelty, thresholds=limits))
+    about = replace(served.about, trust=few.to_json())
+    other = predictor(ServedModel(Model(served.backbone, served.head), about, served.stored))
+    found = other.predict(ROWS[:3])
+    assert [each.unknown for each in found] == [None] * 3
+    assert "unknown" not in json.loads(format_json("a.png", found[0]))
+    assert format_csv("a.png", found[0]).splitlines()[0].count(",") == 3
+    (note,) = list_notes(other, sets=False)
+    assert "30 held-out images are too few to mark unknown images at 5 %" in note
+    assert "none is marked: pass --false-alarms 0.1, or train with more" in note
+    assert list_notes(other, sets=False, false_alarms=0.1) == []
+    assert None not in [each.unknown for each in other.predict(ROWS[:3], false_alarms=0.1)]
+
+
+def _limits(trust: Trust) -> dict[str, dict[float, float]]:
+    return {name: dict(by_rate) for name, by_rate in trust.novelty.thresholds.items()}
 
 
 def test_a_stream_adapts_as_it_goes(model, caplog):

@@ -181,7 +181,9 @@ class Predict:
 
     def _choose_lines(self, model: "Predictor") -> Lines:
         if self.csv or self._suffix == ".csv":
-            more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
+            trust = model.trust
+            marks = trust is not None and trust.novelty.can_mark(self.false_alarms)
+            more = ",in_set" * (self.sets is not None) + ",unknown" * marks
             more += ",given" * (model.thresholds is not None)
             return Lines(format_csv, f"image,rank,class,probability{more}\n")
         return Lines(format_json if self.json or self._suffix == ".jsonl" else format_text)
@@ -200,14 +202,17 @@ class Predict:
         if self.alpha is not None:
             model.alpha = self.alpha
         if is_first_process():
-            for note in list_notes(model, sets=self.sets is not None):
+            sets, false_alarms = self.sets is not None, self.false_alarms
+            for note in list_notes(model, sets=sets, false_alarms=false_alarms):
                 show(note, file=sys.stderr)
         return model
 
 
-def list_notes(model: "Predictor", *, sets: bool) -> list[str]:
-    """List what the probabilities of `model`, and answer sets if there are any, are not for."""
-    notes, about = [], model.about
+def list_notes(
+    model: "Predictor", *, sets: bool, false_alarms: float = Predict.false_alarms
+) -> list[str]:
+    """List what the probabilities, answer sets and marks of unknown images do not mean."""
+    notes, about, trust = [], model.about, model.trust
     if about.trust and model.trust is None:
         notes.append(
             f"alpha {model.alpha:g} is not the model's own, {about.alpha:g}: its probabilities are "
@@ -218,6 +223,14 @@ def list_notes(model: "Predictor", *, sets: bool) -> list[str]:
             "this model stores no calibration, so its probabilities are the plain softmax, which "
             "tends to be too certain: trust their order, not their size. Training with "
             "--val-fraction 0.2 calibrates them"
+        )
+    if trust is not None and not trust.novelty.can_mark(false_alarms):
+        rate = trust.novelty.find_least_rate()
+        way_out = "" if rate is None else f"pass --false-alarms {rate:g}, or "
+        notes.append(
+            f"{count_noun(trust.images, 'held-out image')} are too few to mark unknown images at "
+            f"{100 * false_alarms:g} % of false alarms, so none is marked: {way_out}train with "
+            "more held-out images"
         )
     if sets and (mix := about.training.get("adapted_to")):
         notes.append(f"answer sets are for equally frequent classes, probabilities for {mix}")

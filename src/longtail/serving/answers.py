@@ -95,14 +95,15 @@ class Answers:
         p = self.trust.calibration.apply(logits.double()).exp()
         if mix is not None:
             p = adjust(uniform, torch.ones_like(mix), mix).softmax(1)
-        unknown = self.trust.novelty.find_unknown(
-            measure_energy(uniform), distance, self.false_alarms
-        )
+        unknown, novelty = None, self.trust.novelty
+        if novelty.can_mark(self.false_alarms):
+            found = novelty.find_unknown(measure_energy(uniform), distance, self.false_alarms)
+            unknown = found.tolist()
         sets = None
         if self.level is not None:
             thresholds = torch.tensor(self.trust.choose_thresholds(self.level))
             sets = find_sets(uniform.softmax(1), thresholds, p.argmax(1))
-        return self._name(p, sets, unknown.tolist())
+        return self._name(p, sets, unknown)
 
     def follow(
         self, mix: RunningMix, logits: Tensor, distance: Tensor | None = None
