@@ -13,13 +13,13 @@ from longtail.cli.predict import list_notes
 from longtail.cli.prediction_lines import format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.evaluation.label_shift import LEAST_IMAGES
-from longtail.evaluation.trust import Trust
+from longtail.evaluation.trust import Trust, describe_trust
 from longtail.methods.base import Model
 from longtail.nn.heads import DeconfoundHead
 from longtail.serving.answers import Prediction
 from longtail.serving.model import ModelDescription, ServedModel
 from simulated import draw_mix, simulate
-from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
+from trusted import COUNTS, HELD_OUT, NAMES, predictor, trusted_model, without_trust
 
 TEST = simulate([40] * 8, seed=8)
 ROWS = TEST.features.float()
@@ -92,6 +92,25 @@ def test_a_level_beyond_the_held_out_images_is_warned_about_once(served, model, 
     assert "30 held-out images are too few for sets of level 0.99" in record.message
     assert "holds all classes" in record.message and "use 0.95, the largest" in record.message
     assert "99 of each class are" in record.message
+
+
+def test_classes_without_held_out_images_are_named(served, model, caplog):
+    assert "absent" not in served.about.trust  # which older versions did not store
+    keep = torch.tensor([c not in (2, 7) for c in HELD_OUT.labels.tolist()])
+    held, labels = HELD_OUT.features[keep].float(), HELD_OUT.labels[keep]
+    tree = describe_trust(served.head(held), held, labels, COUNTS)
+    assert Trust.from_json(json.loads(json.dumps(tree))).absent == (2, 7)
+    about = ModelDescription.from_json(
+        json.dumps(replace(served.about, trust=tree).to_json()), "few.safetensors"
+    )
+    other = predictor(ServedModel(Model(served.backbone, served.head), about))
+    assert other.predict(ROWS[:2]) and not caplog.text
+    other.predict(ROWS[:2], sets=0.5)
+    (record,) = caplog.records
+    assert record.message.endswith("there were none of class 2, class 7")
+    wrong = replace(served.about, trust={**tree, "absent": [8]}).to_json()
+    with pytest.raises(UserError, match="does not exist"):
+        ModelDescription.from_json(json.dumps(wrong), "few.safetensors")
 
 
 def test_too_wide_a_set_gets_no_answer(model):

@@ -173,8 +173,14 @@ def read_trust(about: ModelDescription) -> Trust | None:
     return None if about.trust is None else Trust.from_json(about.trust)
 
 
-def warn_of_added_classes(about: ModelDescription) -> None:
+def warn_of_unmeasured_classes(about: ModelDescription, trust: Trust) -> None:
     """Warn that sets promise nothing for classes without held-out images."""
+    if trust.absent:
+        names = [about.classes[c] for c in trust.absent]
+        logger.warning(
+            "answer sets keep their level for classes with held-out images: there were none of %s",
+            list_some(names),
+        )
     if names := list_added(about):
         logger.warning(
             "answer sets keep their level for the classes that were trained: extend added %s, "
