@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from longtail.core.config import PRETRAINED, Config
+from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods.base import Choice, Method
@@ -58,7 +59,7 @@ def settle_inputs(job: Job, data: Any, *, resume: bool) -> Job:
         config = set_interpolation(config.with_options(backbone=_find_network(config.weights)))
     if isinstance(data, Data):
         return replace(job, config=config)
-    config = replace(config, files=data_sets.settle_root(data, config.files))
+    config = replace(config, files=kinds.settle_root(data, config.files))
     if "image_size" in config.adaptive:
         inputs = describe_inputs(config.backbone) if config.weights else None
         largest = inputs.size if inputs else LARGEST
