@@ -24,6 +24,7 @@ from longtail.runs import own_recipe, packing
 from longtail.runs import plan as planning
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
+from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
 from longtail.runs.train import Shared, train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
@@ -185,9 +186,7 @@ def run_jobs(
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
     }
     if fabric.global_rank == 0:
-        planning.warn_about_few_steps(jobs, data_of)
-        planning.warn_about_random_features(jobs)
-        planning.warn_about_warmup(jobs)
+        warn_about_settings(jobs, data_of)
     fabric.barrier()
     replicas = packing.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]

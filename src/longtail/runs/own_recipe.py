@@ -17,7 +17,8 @@ from longtail.data.base import Data
 from longtail.methods.base import Choice, Method
 from longtail.nn.published import describe_inputs, require_backbone
 from longtail.runs.auto import TUNING_FRACTION
-from longtail.runs.plan import FEW_STEPS, DataOf, Job, check_mix, set_interpolation
+from longtail.runs.plan import DataOf, Job, check_mix, set_interpolation
+from longtail.runs.plan_warnings import FEW_STEPS
 from longtail.training.launch import find_accelerator
 from longtail.training.probe import time_image
 
