@@ -6,6 +6,7 @@ consists of the true boxes: late in a real training more masks are trained on.
 """
 
 import gc
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from benchmarks.speed import wait
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.names import count_noun
 from longtail.detection.config import DetectionConfig, DetectionMachineConfig
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.dataset import DetectionSet
@@ -107,6 +109,36 @@ def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:
     return found
 
 
+def describe_work(
+    settings: Sequence[StepSetting], results: Path, machine: MachineConfig
+) -> list[str]:
+    """Return a line for each network, then how long its steps take if they were measured before."""
+    lines, price, unknown, devices = [], 0.0, [], dict[str, None]()
+    workers = DetectionMachineConfig.from_machine(machine).workers
+    for setting in settings:
+        config = setting.config
+        untimed, fed = count_read_steps(workers, setting.steps)
+        held = WARM_UP + setting.steps
+        lines.append(
+            f"{setting.name}  {config.backbone}  {config.model.image_size} pixels  "
+            f"{config.train.batch_size} images a step, or as many as fit  {held + untimed + fed} "
+            f"steps  {setting.photographs} generated photographs"
+        )
+        file = results / NAME / f"{setting.name}.json"
+        if file.is_file():
+            before = json.loads(file.read_text(encoding="utf-8"))
+            price += held * before["seconds"] + (untimed + fed) * before["fed_seconds"]
+            devices[before["device"]] = None
+        else:
+            unknown.append(setting.name)
+    work = count_noun(len(settings), "network to measure", "networks to measure")
+    if unknown:
+        why = f"{results / NAME} has no step of {', '.join(unknown)}"
+        return [*lines, f"{work}, no price: {why}"]
+    price_of_steps = f"about {price:.0f} s of steps, as measured on {', '.join(devices)}"
+    return [*lines, f"{work}, {price_of_steps}, and making photographs and networks"]
+
+
 def bench_lvis_step(
     results: Path, runs: Path, only: Sequence[str], machine: MachineConfig
 ) -> list[dict[str, Any]]:
@@ -174,9 +206,7 @@ def _time_steps(
     for group in loop.optimizer.param_groups:
         group["lr"] = 0.0  # random weights must not diverge while the clock runs
     loop.detector.train()
-    # each worker prepares some batches ahead, which the clock must not count as read for nothing
-    skipped = max(WARM_UP, AHEAD * config.machine.workers)
-    fed_steps = max(steps, 2 * config.machine.workers)
+    skipped, fed_steps = count_read_steps(config.machine.workers, steps)
     epochs = (draw_batches(config, data, epoch, 0, 1) for epoch in count())
     order = list(islice(chain.from_iterable(epochs), skipped + fed_steps))
     (held,) = loop.feed.read(order[:1])
@@ -186,6 +216,12 @@ def _time_steps(
     _run(loop, islice(batches, skipped))
     fed = _time(lambda: _run(loop, batches), fabric) / fed_steps
     return seconds, fed, torch.cuda.max_memory_allocated() / 2**30 if cuda else None
+
+
+def count_read_steps(workers: int, steps: int) -> tuple[int, int]:
+    """Return the number of steps with reading before the clock starts, and while it runs."""
+    # each worker prepares some batches ahead, which the clock must not count as read for nothing
+    return max(WARM_UP, AHEAD * workers), max(steps, 2 * workers)
 
 
 def _run(loop: Loop, batches: Iterable[DetectionBatch]) -> None:

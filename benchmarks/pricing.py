@@ -15,7 +15,7 @@ from benchmarks.result_files import read_all
 from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError
-from longtail.data import load as data_sets
+from longtail.data import kinds
 from longtail.data.catalogue import LISTED
 from longtail.data.cut import compute_tail_counts
 from longtail.evaluation import tables
@@ -55,7 +55,7 @@ def list_trainings(recipe: Priced, seed: int) -> Trainings:
         first = frozenset(method.first_options.items())
         found[_name_place(config, seed), method.first, first] = epochs.pop(0)
     found[own] = sum(epochs)
-    if method.choice and not data_sets.has_validation(config.data, config.files):
+    if method.choice and not kinds.has_validation(config.data, config.files):
         found[own, method.choice.option] = sum(found.values()) * (1 - TUNING_FRACTION)
     return found
 

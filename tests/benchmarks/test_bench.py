@@ -10,7 +10,7 @@ from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main as bench_command
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
-from longtail.data.load import has_validation
+from longtail.data.kinds import has_validation
 from longtail.evaluation import tables
 from longtail.runs.plan import plan
 

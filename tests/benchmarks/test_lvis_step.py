@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from benchmarks import lvis_step
+from benchmarks.command import main
 from benchmarks.lvis_photographs import make_photographs
+from benchmarks.result_files import write_json
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionMachineConfig
+from longtail.detection.data.feeds import AHEAD
 from longtail.training.launch import launch
 
 MACHINE = DetectionMachineConfig(device="cpu", workers=0)
@@ -31,6 +34,32 @@ def test_steps_are_measured_into_a_page(tmp_path, monkeypatch):
     assert min(found["seconds"], found["fed_seconds"]) > 0
     assert found["hours"]["24"] == pytest.approx(24 * 100_170 / 2 * found["fed_seconds"] / 3600)
     assert "| 1,203 | 2 | - |" in lvis_step.write_table(tmp_path / "results").read_text()
+
+
+def test_a_dry_run_lists_the_networks_and_knows_no_time_before_the_first(tmp_path, capsys):
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    words = ["--device", "cpu", "--results", str(results), "--runs", str(runs)]
+    main(["lvis-step", "--dry-run", *words])
+    network, work = capsys.readouterr().out.splitlines()
+    assert network.startswith("tiny  resnet10t  64 pixels  2 images a step")
+    folder = results / "lvis-step"
+    assert work == f"1 network to measure, no price: {folder} has no step of tiny"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_expected_time_is_that_of_every_step_measured_before(tmp_path):
+    settings = lvis_step.list_settings((), cuda=True)
+    for name, seconds, fed in (("r101", 1.0, 2.0), ("x101", 3.0, 4.0)):
+        found = {"seconds": seconds, "fed_seconds": fed, "device": "Made-up GPU"}
+        write_json(tmp_path / "lvis-step" / f"{name}.json", found)
+    for workers, untimed, timed in ((0, 3, 12), (8, 8 * AHEAD, 16)):
+        *lines, work = lvis_step.describe_work(settings, tmp_path, MachineConfig(workers=workers))
+        # three steps warm up and twelve are timed on a batch that is held; then all are read
+        expected = 15 * (1 + 3) + (untimed + timed) * (2 + 4)
+        assert work.startswith(f"2 networks to measure, about {expected} s of steps, as")
+        assert "measured on Made-up GPU" in work
+        assert [f"  {15 + untimed + timed} steps" in line for line in lines] == [True, True]
+    assert ["r101  resnet101" in lines[0], "x101  resnext101_64x4d" in lines[1]] == [True, True]
 
 
 def test_a_batch_that_does_not_fit_is_halved(tmp_path, monkeypatch):

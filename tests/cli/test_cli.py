@@ -80,7 +80,8 @@ def help_of(capsys, *words: str) -> str:
 
 def flags_in(text: str) -> set[str]:
     """The first long flag of each row of a help text, in a box or not."""
-    return set(re.findall(r"^[│| ] (?:-\w[^,]*, )?(--[a-z-]+)", text, flags=re.M))
+    rows = text.rpartition("Examples:")[2]  # a line of the description may begin with a flag
+    return set(re.findall(r"^[│| ] (?:-\w[^,]*, )?(--[a-z-]+)", rows, flags=re.M))
 
 
 def flatten(text: str) -> str:
@@ -92,7 +93,8 @@ def test_help_of_train_shows_what_most_people_need(capsys):
     text = help_of(capsys, "train", "letters-lt", "--help")
     assert "Examples:" in text and "longtail train letters-lt" in text
     options = (
-        "method backbone weights freeze epochs batch-size lr image-size val-fraction out resume"
+        "method backbone weights freeze epochs batch-size lr image-size val-fraction root seeds "
+        "out resume"
     )
     named = [*options.split(), "help", "help-all"]
     assert flags_in(text) == {f"--{name}" for name in named}
@@ -104,12 +106,32 @@ def test_help_of_train_shows_what_most_people_need(capsys):
     assert own.count("(default: follows from the data)") == 5 and "(default: 200)" not in own
 
 
+@pytest.mark.parametrize("columns", [80, 60, 200])
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_fits_the_terminal(name, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, text = help_of(capsys, *name.split(), "--help").split("\n\n", 1)  # without the usage
+    about, _, rest = text.partition("Examples:")
+    assert max(map(len, about.splitlines())) <= min(columns, 100)
+    assert flatten(about) == " ".join(cli.COMMANDS[name].__doc__.split())
+    if name in ("train", "predict") and columns == 80:
+        assert max(map(len, rest.splitlines())) <= 80
+
+
+def test_help_names_options_as_they_are_typed(capsys):
+    for name in ("train", "predict"):
+        quoted = re.findall(r"`([^`]*)`", flatten(help_of(capsys, name, "--help-all")))
+        fields = {flag[2:].replace("-", "_") for flag in list_flags(cli.COMMANDS[name])}
+        # these are values too: of --mean-decay, and the name of figures in a result
+        assert set(quoted) & fields <= {"momentum", "flips"}
+
+
 @pytest.mark.parametrize("name", ["train", "detect train"])
 def test_help_all_begins_with_the_main_options_and_shows_every_other(name, capsys):
     main = help_of(capsys, *name.split(), "--help")
     full = help_of(capsys, *name.split(), "--help-all")
     first, _, advanced = full.partition("advanced options")
-    assert flags_in(first) == flags_in(main) and len(flags_in(main)) in (10, 13)
+    assert flags_in(first) == flags_in(main) and len(flags_in(main)) in (10, 15)
     assert not flags_in(first) & flags_in(advanced)
     named = re.findall(r"--[a-z-]+", full.partition("Examples:")[2])
     hidden = {"--data", "--no-data"}  # shown as DATA

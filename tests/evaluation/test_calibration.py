@@ -83,6 +83,49 @@ def test_a_class_without_held_out_images_gets_no_free_bias():
     assert len(set(whole.bias)) == 20
 
 
+@pytest.mark.parametrize("first", [0, 10], ids=["frequent", "rare"])
+def test_classes_without_held_out_images_are_not_hidden(first):
+    """The ten classes with held-out images show the scale and the mix; the others follow."""
+    keep = (PLENTY.labels >= first) & (PLENTY.labels < first + 10)
+    found = fit_calibration(2 * (PLENTY.logits + LOG_PRIOR)[keep], PLENTY.labels[keep], COUNTS)
+    test = simulate([100] * 20, seed=2)
+    logs = found.apply(2 * (test.logits + LOG_PRIOR))
+    answers = torch.bincount(logs.argmax(1), minlength=20) / len(logs)
+    assert answers[first : first + 10].sum().item() == pytest.approx(0.5, abs=0.05)
+    after = measure_reliability(logs, test.labels, COUNTS)
+    assert after.ece < 0.05
+
+
+def test_absent_classes_do_not_enter_the_objective():
+    """A class without images competes with none; only the strength is pulled to 0 for it."""
+    data = simulate([7, 4, 0, 6], dim=3)
+    counts, seen = (40, 20, 10, 5), [0, 1, 3]
+    found = fit_calibration(3 * data.logits, data.labels, ClassCounts(counts))
+    slope = [math.log(n) for n in counts]
+    strength = -(found.bias[0] - found.bias[3]) / (slope[0] - slope[3])
+    z = (3 * data.logits)[:, seen].tolist()
+    labels = [seen.index(label) for label in data.labels.tolist()]
+    weights = [1 / (3 * labels.count(label)) for label in labels]
+    effective = 1 / math.fsum(w * w for w in weights)
+
+    def value(scale, strength):
+        bias = [-strength * slope[c] for c in seen]
+        return loop_objective(z, labels, scale, bias, [], 1.0) + strength**2 / (2 * effective)
+
+    best = value(found.scale, strength)
+    for step in (1e-3, -1e-3):
+        assert value(found.scale + step, strength) > best
+        assert value(found.scale, strength + step) > best
+
+
+def test_classes_of_nearly_equal_size_do_not_move_the_others():
+    keep = PLENTY.labels < 2
+    counts = ClassCounts((300, 299, *(3 for _ in range(18))))
+    logits = PLENTY.logits + torch.tensor([1.0, *(0.0 for _ in range(19))])  # another fault
+    found = fit_calibration(logits[keep], PLENTY.labels[keep], counts)
+    assert max(found.bias) - min(found.bias) < 0.1
+
+
 def test_without_a_skewed_prior_the_scale_is_that_of_the_likelihood():
     balanced = ClassCounts((30,) * 20)
     found = fit_calibration(2 * PLENTY.logits, PLENTY.labels, balanced)

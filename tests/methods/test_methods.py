@@ -393,7 +393,7 @@ class TestTable:
         assert set(listing.MEANINGS) <= known
 
     def test_a_new_method_with_our_head_needs_no_entry(self, monkeypatch):
-        monkeypatch.setattr(listing, "options_of", lambda name: methods.options_of("deconfound"))
+        monkeypatch.setitem(methods.registry(), "new", methods.registry()["deconfound"])
         meanings = {flag: meaning for flag, _, meaning in listing.describe_options("new")}
         assert meanings["--gamma"] == "added to the norm of each class weight"
 

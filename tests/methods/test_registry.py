@@ -13,8 +13,19 @@ class DroppedHead(Head):
     """A head that this file defines."""
 
 
-def dropped_in(*, strength: float = 2.0) -> Method:
-    """A method in a file of its own."""
+def dropped_in(*, strength: float = 2.0, tau: float = 1.0, plain: int = 3) -> Method:
+    """A method in a file of its own.
+
+    More about it.
+
+    Args:
+        strength: how strong it is,
+            or how weak: 0 is none.
+        tau: what this method calls tau
+
+    Returns:
+        plain: not an option
+    """
     return Method(head=DroppedHead, paper=Paper("Doe et al.", 2031, "3101.00001"))
 
 
@@ -55,7 +66,11 @@ assert methods.parse_options("dropped-in", {"strength": "3"}) == {"strength": 3.
 assert methods.build("dropped-rule").changes == ("inference",)
 from longtail.methods.table import by_year, markdown
 assert by_year()[-1] == "dropped-in"
-assert "A method in a file of its own." in markdown() and "- `--strength` 2" in markdown()
+page = markdown()
+assert "A method in a file of its own." in page
+assert "- `--strength` 2: how strong it is, or how weak: 0 is none\\n" in page
+assert "- `--tau` 1: what this method calls tau\\n- `--plain` 3\\n" in page  # not the usual tau
+assert "- `--tau` 16: scale of the logits\\n" in page  # that of others
 """
 
 

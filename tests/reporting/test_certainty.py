@@ -57,6 +57,24 @@ def test_figures_of_the_page_are_those_of_the_results(page):
     assert "images of the validation part" in text and "5 % false alarms" in text
 
 
+def test_a_run_with_too_few_held_out_images_says_that_it_marks_nothing(page, tmp_path):
+    few = tmp_path / "few"
+    shutil.copytree(page[1][0].folder, few)
+    (few / "manifest.json").unlink()
+    result = page[1][0].result
+    for kept, absent, present in (
+        ((), "marks an image as unknown if", "marks no image as unknown: its held-out images are"),
+        (("0.1",), "are marked at 5 % false alarms", "(10 % false alarms)"),
+    ):
+        for by_rate in result["trust"]["novelty"]["thresholds"].values():
+            for rate in by_rate.keys() - set(kept):
+                del by_rate[rate]
+            by_rate |= {rate: 2.5 for rate in kept}
+        (few / "result.json").write_text(json.dumps(result))
+        text = lt.report([few], tmp_path / "r.html").read_text()
+        assert absent not in text and present in text
+
+
 def test_a_result_without_certainty_has_no_section(page, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(page[1][0].folder, old)

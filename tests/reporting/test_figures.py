@@ -292,6 +292,14 @@ class TestDrawn:
         text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
         assert "alpha 1<" in text and text.count("<image") == 2 * (1 + 3)
 
+    def test_decomposition_names_its_run(self, runs, data):
+        for run in (runs[1], runs[5]):
+            title = figures.draw_decomposition([run], data=data).get_suptitle()
+            stored = run.result
+            assert title.startswith(f"{stored['method']} on {tables.data_name(stored)}")
+            assert title.endswith(f", seed {stored['seed']}")
+        assert {runs[1].result["seed"], runs[5].result["seed"]} == {0, 1}
+
     def test_a_slow_machine_draws_without_a_warning(self, tmp_path, runs, data, monkeypatch):
         seconds = itertools.count(step=2)  # matplotlib warns if the place of a legend takes over 1
         monkeypatch.setattr("matplotlib.legend.time.perf_counter", lambda: next(seconds))

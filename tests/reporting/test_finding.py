@@ -13,6 +13,7 @@ def group(label: str, values: Sequence[float], **fields: Any) -> tables.SeedGrou
         {
             **{"method": label, "data": "plants", "ratio": None, "backbone": "resnet18"},
             **{"epochs": 40, "alpha": None, "sweep": {}, "per_class": [value, value]},
+            **{"options": {}},
             **{"overall": value + 1, "many": None, "medium": None, "few": None, **fields},
         }
         for value in values
@@ -72,3 +73,19 @@ def test_a_frozen_network_is_called_so():
 def test_no_test_images_at_all_is_no_error():
     empty = group("lws", [0.0], per_class=[None, None])
     assert state(empty).startswith("lws reaches - % class mean")
+
+
+def test_the_epochs_of_every_stage_are_stated():
+    def epochs(method: str, number: int, **options: Any) -> str:
+        found = state(group(method, [50.0], epochs=number, options=options))
+        return found.removesuffix(", 1 seed.").partition("; resnet18, ")[2]
+
+    assert epochs("baseline", 200) == "200 epochs"
+    assert epochs("baseline", 1) == "1 epoch"
+    assert epochs("decouple-crt", 200) == "200 + 20 epochs"  # a tenth, by default
+    assert epochs("decouple-lws", 90, share=0.5) == "90 + 45 epochs"
+    assert epochs("decouple-crt", 10) == "10 + 1 epochs"
+    assert epochs("oltr", 1200) == "1,200 + 1,200 epochs"
+    assert epochs("ldam-drw", 200) == "200 epochs"  # two losses in one schedule
+    assert epochs("no-longer-known", 200) == "200 epochs"
+    assert epochs("oltr", 200, no_longer_known=1) == "200 epochs"

@@ -140,10 +140,25 @@ def test_without_held_out_images_the_result_has_the_softmax_alone(data, tmp_path
     none = replace(data, val=None)
     run = fit(none, tmp_path / "none", "deconfound-tde", alpha=1.0)
     assert set(run.result["reliability"]) == {"softmax"} and "trust" not in run.result
-    with pytest.raises(UserError, match=r"trained without held-out images.*validation part"):
+    with pytest.raises(UserError, match=r"fewer than 20 held-out images.*validation part"):
         lt.load_model(run).predict(data.test.inputs[:2], sets=0.9)
-    with pytest.raises(UserError, match="Train it on data with a validation part"):
+    with pytest.raises(UserError, match="Train it on data with a larger validation part"):
         lt.adapt(run, data.test.inputs)
+
+
+def test_too_few_held_out_images_or_one_class_calibrate_nothing(data, tmp_path, caplog):
+    for rows, number in ((1, "1, of 1 class"), (19, "19, of 4 classes")):
+        part = replace(data, val=data.val.take(torch.arange(rows)))
+        assert "trust" not in fit(part, tmp_path / str(rows)).result
+        assert f"too few held-out images to calibrate probabilities: {number}," in caplog.text
+    same = simulate([30, 0, 0, 0, 0, 0], seed=2)
+    held = Split(same.features.float(), same.labels)
+    assert "trust" not in fit(replace(data, val=held), tmp_path / "same").result
+    assert "calibrate probabilities: 30, of 1 class," in caplog.text
+    caplog.clear()
+    enough = replace(data, val=data.val.take(torch.arange(20)))  # of four classes
+    assert fit(enough, tmp_path / "enough").result["trust"]["images"] == 20
+    assert "calibrate" not in caplog.text
 
 
 def test_a_background_keeps_its_total_effect_everywhere(data, tmp_path):

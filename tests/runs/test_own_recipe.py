@@ -18,7 +18,8 @@ from longtail.data.base import Data, Split, count
 from longtail.runs import own_recipe
 from longtail.runs.folder import Run
 from longtail.runs.own_recipe import choose_settings, settle_inputs, settle_trainings
-from longtail.runs.plan import FEW_STEPS, Job, resolve
+from longtail.runs.plan import Job, resolve
+from longtail.runs.plan_warnings import FEW_STEPS
 
 QUICK = {"device": "cpu", "epochs": 1, "batch_size": 7}
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,13 +13,13 @@ from longtail.cli.predict import list_notes
 from longtail.cli.prediction_lines import format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.evaluation.label_shift import LEAST_IMAGES
-from longtail.evaluation.trust import Trust
+from longtail.evaluation.trust import Trust, describe_trust
 from longtail.methods.base import Model
 from longtail.nn.heads import DeconfoundHead
 from longtail.serving.answers import Prediction
 from longtail.serving.model import ModelDescription, ServedModel
 from simulated import draw_mix, simulate
-from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
+from trusted import COUNTS, HELD_OUT, NAMES, predictor, trusted_model, without_trust
 
 TEST = simulate([40] * 8, seed=8)
 ROWS = TEST.features.float()
@@ -62,6 +63,12 @@ def test_the_command_says_what_probabilities_and_sets_are_not_for(model):
     assert note.startswith("alpha 0.25 is not the model's own, 1: its probabilities are not cal")
 
 
+def test_the_command_says_that_probabilities_are_the_plain_softmax(served, model):
+    (note,) = list_notes(without_trust(served), sets=False)
+    assert "no calibration, so its probabilities are the plain softmax" in note
+    assert list_notes(model, sets=False) == []
+
+
 def test_sets_cover_the_true_class(model):
     found = model.predict(ROWS, sets=0.9)
     held = [NAMES[c] in p.answer_set for p, c in zip(found, TEST.labels.tolist(), strict=True)]
@@ -85,6 +92,25 @@ def test_a_level_beyond_the_held_out_images_is_warned_about_once(served, model, 
     assert "30 held-out images are too few for sets of level 0.99" in record.message
     assert "holds all classes" in record.message and "use 0.95, the largest" in record.message
     assert "99 of each class are" in record.message
+
+
+def test_classes_without_held_out_images_are_named(served, model, caplog):
+    assert "absent" not in served.about.trust  # which older versions did not store
+    keep = torch.tensor([c not in (2, 7) for c in HELD_OUT.labels.tolist()])
+    held, labels = HELD_OUT.features[keep].float(), HELD_OUT.labels[keep]
+    tree = describe_trust(served.head(held), held, labels, COUNTS)
+    assert Trust.from_json(json.loads(json.dumps(tree))).absent == (2, 7)
+    about = ModelDescription.from_json(
+        json.dumps(replace(served.about, trust=tree).to_json()), "few.safetensors"
+    )
+    other = predictor(ServedModel(Model(served.backbone, served.head), about))
+    assert other.predict(ROWS[:2]) and not caplog.text
+    other.predict(ROWS[:2], sets=0.5)
+    (record,) = caplog.records
+    assert record.message.endswith("there were none of class 2, class 7")
+    wrong = replace(served.about, trust={**tree, "absent": [8]}).to_json()
+    with pytest.raises(UserError, match="does not exist"):
+        ModelDescription.from_json(json.dumps(wrong), "few.safetensors")
 
 
 def test_too_wide_a_set_gets_no_answer(model):
@@ -119,6 +145,27 @@ def test_noise_is_marked_as_unknown_more_often_than_known_images(model):
     known = [p.unknown for p in model.predict(ROWS, false_alarms=0.1)]
     strange = [p.unknown for p in model.predict(3 * torch.randn(300, 16), false_alarms=0.1)]
     assert sum(known) / len(known) < 0.25 < sum(strange) / len(strange)
+
+
+def test_too_few_held_out_images_mark_nothing_as_known_or_unknown(served):
+    trust = Trust.from_json(served.about.trust)
+    limits = {name: {**t, 0.01: math.inf, 0.05: math.inf} for name, t in _limits(trust).items()}
+    few = replace(trust, images=30, novelty=replace(trust.novelty, thresholds=limits))
+    about = replace(served.about, trust=few.to_json())
+    other = predictor(ServedModel(Model(served.backbone, served.head), about, served.stored))
+    found = other.predict(ROWS[:3])
+    assert [each.unknown for each in found] == [None] * 3
+    assert "unknown" not in json.loads(format_json("a.png", found[0]))
+    assert format_csv("a.png", found[0]).splitlines()[0].count(",") == 3
+    (note,) = list_notes(other, sets=False)
+    assert "30 held-out images are too few to mark unknown images at 5 %" in note
+    assert "none is marked: pass --false-alarms 0.1, or train with more" in note
+    assert list_notes(other, sets=False, false_alarms=0.1) == []
+    assert None not in [each.unknown for each in other.predict(ROWS[:3], false_alarms=0.1)]
+
+
+def _limits(trust: Trust) -> dict[str, dict[float, float]]:
+    return {name: dict(by_rate) for name, by_rate in trust.novelty.thresholds.items()}
 
 
 def test_a_stream_adapts_as_it_goes(model, caplog):

@@ -352,7 +352,7 @@ class TestCommand:
             str(test / "leaf" / "1.jpg"),
         ]
         assert shown == expected and code == 0
-        assert re.fullmatch(r"9 images in \d+\.\d s\n", err)
+        assert re.fullmatch(r"this model stores no calibration.*\n9 images in \d+\.\d s\n", err)
 
     def test_csv_and_json_say_the_same(self, photos, run, capsys):
         folder = photos / "test" / "apple"

@@ -8,6 +8,7 @@ import ast
 import inspect
 import io
 import re
+import shutil
 import textwrap
 from collections.abc import Collection
 from contextlib import redirect_stderr
@@ -26,6 +27,8 @@ from longtail.core.errors import UserError, unknown_error
 REGISTRY = ConstructorRegistry()
 """How tyro reads the types of our options."""
 SETTINGS: dict[str, Any] = {"config": (tyro.conf.OmitArgPrefixes,), "registry": REGISTRY}
+WIDEST = 100
+"""Columns that a paragraph of a help text fills at most."""
 Row: TypeAlias = tuple[str, Any, Any]
 """Name, type and default of an option, or of a group of options."""
 
@@ -120,9 +123,23 @@ def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool =
         rows = [*main.values(), help_all, *([others] if advanced else [])]
     options = make_dataclass("Options", rows, kw_only=True)
     examples = textwrap.indent(inspect.cleandoc(kind.examples), "  ")
-    text = f"{inspect.cleandoc(kind.__doc__)}\n\nExamples:\n{examples}"
+    text = f"{_wrap(inspect.cleandoc(kind.__doc__))}\n\nExamples:\n{examples}"
     tyro.cli(options, args=["--help"], prog=program, description=text, **SETTINGS)
     raise AssertionError("tyro exits after --help")
+
+
+def _wrap(text: str) -> str:
+    """Wrap a docstring at the width of the terminal; what follows its first line is indented.
+
+    tyro wraps no description, and joins lines that begin with a letter.
+    """
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        wrapper.initial_indent = "  " if lines else ""
+        lines += wrapper.wrap(" ".join(paragraph.split()))
+    return "\n".join(lines)
 
 
 def _list_rows(

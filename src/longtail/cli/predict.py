@@ -33,8 +33,8 @@ class Predict:
     """Classify images with a run or an exported model.
 
     Unreadable images are skipped and named on standard error; the exit code is then 1. With --out,
-    torchrun divides the images among its processes, and the same command goes on after a stop;
-    several processes then exit with 0, since torchrun reports any other code as a failure.
+    the same command continues after an interruption, and torchrun divides the images among its
+    processes, which exit with 0 even then, since torchrun reports any other code as a failure.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
@@ -43,29 +43,32 @@ class Predict:
     images: Images
     """Files, folders, quoted globs, or - to read paths from standard input, one per line."""
     alpha: float | None = None
-    """Alpha to predict at, if it is not folded into the model; the model's own by default."""
+    """How much of the frequent classes' advantage to remove; 0 removes none. For runs and models
+    whose alpha is not folded in; by default the model's own, for which it is calibrated."""
     background: str | None = None
-    """Class that keeps its total effect (Eq. 9), if alpha is not folded in; the model's own by
-    default."""
+    """Class that stands for none of the others and keeps its advantage (Eq. 9), if alpha is not
+    folded in; the model's own by default."""
     top: int = 5
     """Number of classes to print for each image."""
     sets: float | None = None
     """Also print the answer set of each image, which holds the true class with this probability,
-    such as 0.9, for rare classes too."""
+    for rare classes too: 0.5, 0.6, 0.7, 0.8, 0.9, 0.95 or 0.99. Needs a calibrated model."""
     abstain: int | None = None
-    """Give no answer if the set of --sets holds more classes than this."""
+    """Give no answer to an image if its set holds more classes than this; needs --sets."""
     false_alarms: float = 0.05
-    """Share of images of known classes that may be marked as unknown: 0.01, 0.05 or 0.1."""
+    """Share of images of known classes that may be marked as unlike every class, which calibrated
+    models do: 0.01, 0.05 or 0.1."""
     adapt: Literal["batch"] | None = None
-    """Estimate the class mix from the images so far, without labels."""
+    """Predict for the class mix of the images so far, which is estimated without labels; not with
+    --out."""
     csv: bool = False
     """Print CSV with one row per image and class: image, rank, class, probability; then in_set with
     --sets, unknown if the model can tell, and given for a model of several labels per image. Every
     class of the set has a row, whatever --top is. An image without an answer has the rows of its
     set only, all of rank 0."""
     json: bool = False
-    """Print one JSON object per image, each on its own line. It has no class but labels for a model
-    of several labels per image."""
+    """Print one JSON object per image, each on its own line. For a model of several labels per
+    image it has labels instead of a class."""
     out: OptionalOut = None
     """Write to this file instead of printing; .csv, .jsonl and .txt set the format."""
 
@@ -75,7 +78,7 @@ class Predict:
       longtail predict runs/birds photos/ --sets 0.9 --abstain 3
       longtail predict runs/birds garden-camera/ --adapt batch
       find photos -name '*.jpg' | longtail predict model.onnx - --json
-      torchrun --nproc-per-node 8 -m longtail predict runs/birds photos/ -o birds.csv"""
+      torchrun --nproc-per-node 8 -m longtail predict runs/birds new/ -o birds.csv"""
 
     def run(self) -> None:
         """Print the classes of each image, in order, or write them to a file."""
@@ -181,7 +184,9 @@ class Predict:
 
     def _choose_lines(self, model: "Predictor") -> Lines:
         if self.csv or self._suffix == ".csv":
-            more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
+            trust = model.trust
+            marks = trust is not None and trust.novelty.can_mark(self.false_alarms)
+            more = ",in_set" * (self.sets is not None) + ",unknown" * marks
             more += ",given" * (model.thresholds is not None)
             return Lines(format_csv, f"image,rank,class,probability{more}\n")
         return Lines(format_json if self.json or self._suffix == ".jsonl" else format_text)
@@ -199,18 +204,36 @@ class Predict:
             model = model.with_background(self.background)
         if self.alpha is not None:
             model.alpha = self.alpha
-        for note in list_notes(model, sets=self.sets is not None):
-            show(note, file=sys.stderr)
+        if is_first_process():
+            sets, false_alarms = self.sets is not None, self.false_alarms
+            for note in list_notes(model, sets=sets, false_alarms=false_alarms):
+                show(note, file=sys.stderr)
         return model
 
 
-def list_notes(model: "Predictor", *, sets: bool) -> list[str]:
-    """List what the probabilities of `model`, and answer sets if there are any, are not for."""
-    notes, about = [], model.about
+def list_notes(
+    model: "Predictor", *, sets: bool, false_alarms: float = Predict.false_alarms
+) -> list[str]:
+    """List what the probabilities, answer sets and marks of unknown images do not mean."""
+    notes, about, trust = [], model.about, model.trust
     if about.trust and model.trust is None:
         notes.append(
             f"alpha {model.alpha:g} is not the model's own, {about.alpha:g}: its probabilities are "
             "not calibrated"
+        )
+    if about.trust is None and about.thresholds is None:
+        notes.append(
+            "this model stores no calibration, so its probabilities are the plain softmax, which "
+            "tends to be too certain: trust their order, not their size. Training with "
+            "--val-fraction 0.2 calibrates them"
+        )
+    if trust is not None and not trust.novelty.can_mark(false_alarms):
+        rate = trust.novelty.find_least_rate()
+        way_out = "" if rate is None else f"pass --false-alarms {rate:g}, or "
+        notes.append(
+            f"{count_noun(trust.images, 'held-out image')} are too few to mark unknown images at "
+            f"{100 * false_alarms:g} % of false alarms, so none is marked: {way_out}train with "
+            "more held-out images"
         )
     if sets and (mix := about.training.get("adapted_to")):
         notes.append(f"answer sets are for equally frequent classes, probabilities for {mix}")

@@ -14,10 +14,10 @@ from longtail.core.errors import UserError
 class Train:
     """Train one or more methods on a data set and evaluate them.
 
-    Without DATA, the defaults shown are for your own images; those that follow from the data are
-    printed, with their reasons, before the training starts. Named data sets bring their own recipe:
-    longtail train letters-lt --help shows it. Methods have options of their own, such as --alpha,
-    --heads and --tau: see longtail methods NAME.
+    Defaults depend on DATA. Without it, --help shows those for your own images; what follows from
+    these is printed, with the reasons, before training starts. Named data sets have a recipe of
+    their own, which longtail train letters-lt --help shows. Methods have further options, such as
+    --alpha, --heads and --tau: see longtail methods NAME.
     """
 
     config: Config = field(default_factory=Config)
@@ -35,18 +35,18 @@ class Train:
 
     main_options = (
         *("data", "method", "backbone", "weights", "freeze", "epochs", "batch_size"),
-        *("lr", "image_size", "val_fraction", "out", "resume"),
+        *("lr", "image_size", "val_fraction", "root", "seeds", "out", "resume"),
     )
     examples = """
       longtail train letters-lt
-      longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
+      longtail train cifar100-lt:100 --root ~/data --alpha 1.5 --seeds 3
       longtail train cifar100-lt:100 --root ~/data --recipe frontier
       longtail train photos/ --pretrained -o runs/photos
       longtail train labels.csv --pretrained --val-fraction 0.2
-      longtail train photos/ --weights tf_efficientnet_lite0.bin --freeze --val-fraction 0.2
-      longtail train letters-lt --method baseline,deconfound,deconfound-tde --out runs/letters
+      longtail train photos/ --weights tf_efficientnet_lite0.bin --freeze
+      longtail train letters-lt --method baseline,deconfound-tde -o runs/letters
       longtail train letters-lt --method all --seeds 3
-      longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
+      longtail train --list train.txt --test-list test.txt --root images/"""
 
     def load_config(self) -> Config:
         """Return the configuration of the run in --out."""

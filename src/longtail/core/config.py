@@ -34,14 +34,15 @@ class DataConfig:
     test_list: Path | None = None
     """Test list in the same format."""
     val_fraction: float = 0.0
-    """Fraction of each training class to hold out when the data has no validation part."""
+    """Fraction of each training class to hold out, for choices and for calibrated probabilities, if
+    the data has no validation part."""
     image_size: int | None = None
     """Resize and centre-crop images of folders, lists and parquet files to this many pixels."""
     interpolation: Literal["bilinear", "bicubic"] | None = None
     """How to resize images; by default as for the weights that a run starts from, else bilinear."""
     stream: bool = False
     """Decode images of folders and lists from disk for each batch, as longtail does by itself when
-    they do not fit into memory; needs `image_size`."""
+    they do not fit into memory; needs --image-size."""
     evaluate_on: Literal["test", "val"] = "test"
     """Part to evaluate on; `val` leaves the test part unread while you choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
@@ -51,7 +52,7 @@ class DataConfig:
     min_count: int = 0
     """Drop classes with fewer training images than this."""
     download: bool = False
-    """Download CIFAR from its authors when it is not under `root`."""
+    """Download CIFAR from its authors when it is not under --root."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +60,24 @@ class TrainConfig:
     """Optimiser, schedule and augmentation. Defaults are the paper's CIFAR recipe."""
 
     epochs: int = 200
-    """Passes over the training set; a stage with share s takes s times as many."""
+    """Passes over the training set. Methods of several stages take a share of it for each: see the
+    column stages of `longtail methods`."""
     batch_size: int = 256
     """Images per step, over all ranks."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """The paper uses SGD. For Adam and AdamW `momentum` is beta1, which the paper names as the same
+    """The paper uses SGD. For Adam and AdamW --momentum is beta1, which the paper names as the same
     confounder; the running mean feature then decays with beta1."""
     lr: float = 0.2
-    """Peak learning rate at `batch_size`; longtail does not rescale it."""
+    """Peak learning rate. It is not rescaled with --batch-size."""
     head_lr: float | None = None
-    """Peak learning rate of the head, on the same schedule; `lr` by default."""
+    """Peak learning rate of the head, on the same schedule; --lr by default."""
     momentum: float = 0.9
     """mu of Eq. 1, and the decay of the running mean feature (Assumption 1)."""
     mean_decay: Literal["momentum", "rate"] = "momentum"
     """Decay of the mean feature: `momentum`, or 1 - (1 - momentum) * min(50 lr, 1), which widens
     its window as the learning rate falls (ImageNet-LT)."""
     weight_decay: float = 5e-4
-    """Applied to every parameter, as in the authors' code, unless `decay_norms` is off."""
+    """Applied to every parameter, as in the authors' code, unless there is --no-decay-norms."""
     decay_norms: bool = True
     """Apply the weight decay also to biases and to parameters of fewer than two dimensions."""
     ema: float = 0.0
@@ -93,9 +95,10 @@ class TrainConfig:
     warmup: int = 5
     """Epochs of linear warm-up: lr * (epoch + 1) / warmup; `one-cycle` does not use it."""
     milestones: tuple[float, ...] = (0.6, 0.8)
-    """Fractions of the epochs at which `steps` multiplies the learning rate by `decay`."""
+    """Fractions of the epochs at which `--schedule steps` multiplies the learning rate by
+    --decay."""
     decay: float = 0.01
-    """Factor by which `steps` multiplies the learning rate."""
+    """Factor by which `--schedule steps` multiplies the learning rate."""
     augment: Literal[
         "none",
         "crop",
@@ -109,7 +112,7 @@ class TrainConfig:
     flip and colour jitter. The last three crop and flip, resized for inputs above 64 pixels, and
     then apply the random operations of that policy."""
     flip: bool = True
-    """Mirror half of the images, unless `augment` is `none` or `crop`."""
+    """Mirror half of the images, unless --augment is `none` or `crop`."""
     area: float = 0.08
     """Least fraction of the image that a random resized crop covers."""
     pad: int = 4
@@ -121,16 +124,17 @@ class TrainConfig:
     """Side of a black square in every training image, as a fraction of the shorter side; 0.5 is
     usual (DeVries and Taylor 2017), and 0 leaves it out."""
     jitter: float = 0.4
-    """Largest relative change of brightness, contrast and saturation with `resized-crop`."""
+    """Largest relative change of brightness, contrast and saturation with `--augment
+    resized-crop`."""
     mixup: float = 0.0
     """Share of the batches in which each image is blended with another (Zhang et al. 2018)."""
     cutmix: float = 0.0
     """Share of the batches in which each image gets a box from another (Yun et al. 2019)."""
     cutmix_box: Literal["inside", "clipped"] = "inside"
-    """Where the box of `cutmix` lies: entirely inside the image, or around any pixel and clipped at
+    """Where the box of --cutmix lies: entirely inside the image, or around any pixel and clipped at
     the border, as that paper and torchvision have it, which makes it smaller on average."""
     donors: Literal["instance", "class"] = "instance"
-    """Where the other image of `mixup` and `cutmix` comes from: the same batch, or a second one in
+    """Where the other image of --mixup and --cutmix comes from: the same batch, or a second one in
     which all classes are equally frequent, which needs the class counts."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
@@ -203,13 +207,15 @@ class Config(Settings):
     parts: ClassVar[tuple[str, ...]] = ("files", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = RANGES
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
-    """Name, folder, .csv, .parquet or .npz of the data set; see `longtail data`."""
+    """Name of a data set, or path of your own: a folder, .csv, .parquet or .npz; see `longtail
+    data`."""
     method: str = "deconfound-tde"
     """A method from `longtail methods`, several separated by commas, or `all`."""
     options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """The method's own options, as in `--heads 4`."""
     backbone: str = "resnet32-dual"
-    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, a timm name or torchvision/NAME."""
+    """Network: resnet32, resnet32-dual, conv4, a timm name such as resnet50, torchvision/NAME, or
+    identity for embeddings."""
     weights: str | None = None
     """Weights to start from: a file, or `pretrained` for the network's published ones, which
     --pretrained means too."""

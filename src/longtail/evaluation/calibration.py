@@ -7,6 +7,8 @@ skewed data holds the training mix pi in its logits, more or less of it accordin
 bias is therefore -strength * log pi, with the strength fitted beside the scale. With enough
 held-out images a free bias of each class is added (BCTS, Alexandari et al. 2020). Every image
 weighs 1 / (images of its class), as if the classes were equally frequent, and the fit is convex.
+Only classes with held-out images compete in the fit: the others would seem never to occur, and the
+strength would hide them if they are all rare, or all frequent.
 
 Shapes: N images, C classes, z logits (N, C), labels (N,).
 """
@@ -24,10 +26,13 @@ from longtail.evaluation.likelihood import fit_likelihood
 from longtail.nn.heads import Head, NormalisedHead
 
 ENOUGH = 20
-"""Held-out images of a class, as a harmonic mean over the classes, that a free bias needs. A class
-without any would get the lowest bias, whatever it looks like: its bias cannot be free."""
+"""Held-out images of a class, as a harmonic mean over the classes, that a free bias needs. Nothing
+would fit the bias of a class without any, so that every class needs some."""
 BIAS_DEVIATION = 1.0
 """Deviation of a free bias that the fit expects; a smaller one shrinks the biases more."""
+STRENGTH_DEVIATION = 1.0
+"""Deviation of the strength that the fit expects if classes lack held-out images: the others may be
+about equally frequent, and would then show none."""
 STARTING = 5_000
 """Images that the scale is first fitted to, which is only a start."""
 SHARPEST = 30.0
@@ -122,20 +127,25 @@ def fit_calibration(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Cali
     z = z / unit  # the solver likes numbers of order one
     weights = weigh_by_class(labels, classes)
     effective = 1 / weights.square().sum().item()  # equal weights would give N
-    target = torch.nn.functional.one_hot(labels, classes).double()
-    target += (1 / classes - target) / (1 + effective)
+    seen, places = labels.unique(return_inverse=True)  # (S,) and (N,)
+    target = torch.nn.functional.one_hot(places, len(seen)).double()
+    target += (1 / len(seen) - target) / (1 + effective)
     log_prior = counts.tensor().double().clamp(min=1).log()
     log_prior -= log_prior.mean()
-    free = len(labels.unique()) == classes and effective >= ENOUGH * classes
+    free = len(seen) == classes and effective >= ENOUGH * classes
+    among = z[:, seen]
 
     def objective(values: Tensor) -> Tensor:
-        bias = -values[1] * log_prior + (values[2:] if free else 0.0)
-        losses = -(target * (values[0] * z + bias).log_softmax(1)).sum(1)
-        return weights @ losses + values[2:].square().sum() / (2 * BIAS_DEVIATION**2 * effective)
+        bias = -values[1] * log_prior[seen] + (values[2:] if free else 0.0)
+        losses = -(target * (values[0] * among + bias).log_softmax(1)).sum(1)
+        penalty = values[2:].square().sum() / BIAS_DEVIATION**2
+        if len(seen) < classes:
+            penalty = penalty + (values[1] / STRENGTH_DEVIATION).square()
+        return weights @ losses + penalty / (2 * effective)
 
     start = torch.zeros(2 + classes * free, dtype=torch.double)
     step = -(-len(labels) // STARTING)
-    start[0] = min(fit_likelihood(z[::step], labels[::step]).scale, SHARPEST)
+    start[0] = min(fit_likelihood(among[::step], places[::step]).scale, SHARPEST)
     values = _minimise(objective, start)
     bias = -values[1] * log_prior + (values[2:] if free else 0.0)
     scale = (values[0].clamp(min=0.0) / unit).item()

@@ -98,6 +98,15 @@ class NoveltyReference:
         }
         return NoveltyReference(units["energy"], units.get("distance"), thresholds)
 
+    def can_mark(self, false_alarms: float) -> bool:
+        """Whether the held-out images suffice for a threshold of this share of `false_alarms`."""
+        limits = [self._threshold(score, false_alarms) for score in self.thresholds]
+        return max(limits) < float("inf")
+
+    def find_least_rate(self) -> float | None:
+        """Return the smallest share of false alarms that has a threshold, if any."""
+        return next((rate for rate in ALARM_RATES if self.can_mark(rate)), None)
+
     def find_unknown(self, energy: Tensor, distance: Tensor | None, false_alarms: float) -> Tensor:
         """Return which images (N,) are unlike every class, at a share of `false_alarms`."""
         if distance is None or self.distance is None:

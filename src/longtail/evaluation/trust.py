@@ -22,7 +22,7 @@ from longtail.evaluation.conformal import (
     fit_thresholds,
     trace_abstention,
 )
-from longtail.evaluation.label_shift import GROUPS, MixReference
+from longtail.evaluation.label_shift import GROUPS, LEAST_IMAGES, MixReference
 from longtail.evaluation.novelty import NoveltyReference
 
 CURVE_LEVEL = 0.9
@@ -42,6 +42,8 @@ class Trust:
     """Classes that a set of CURVE_LEVEL may hold, images answered and their accuracy in percent."""
     images: int
     """Number of held-out images."""
+    absent: tuple[int, ...] = ()
+    """Classes without held-out images; empty if unknown, as in models of older versions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
@@ -52,6 +54,7 @@ class Trust:
             "novelty": self.novelty.to_json(),
             "mix": self.mix.to_json(),
             "abstention": [list(point) for point in self.abstention],
+            **({"absent": list(self.absent)} if self.absent else {}),
         }
 
     @staticmethod
@@ -65,6 +68,7 @@ class Trust:
             mix=MixReference.from_json(tree["mix"]),
             abstention=tuple(points),
             images=int(tree["images"]),
+            absent=tuple(map(int, tree.get("absent", ()))),
         )
 
     def folded(self, prior: Tensor) -> "Trust":
@@ -126,10 +130,20 @@ def _check_numbers(trust: Trust, classes: int) -> None:
     positive = (*calibration.prior, *(deviation for _, deviation in units))
     if not all(map(math.isfinite, finite)) or any(map(math.isnan, limits)) or min(positive) <= 0:
         raise ValueError("a number is out of range")
+    if not set(trust.absent) <= set(range(classes)):
+        raise ValueError("a class without held-out images does not exist")
     if min(map(min, mix.variance)) < 0:
         raise ValueError("a variance is negative")
     if not {"energy", "both" if novelty.distance else "energy"} <= set(novelty.thresholds):
         raise ValueError("a threshold is missing")
+
+
+def can_describe(labels: Tensor) -> bool:
+    """Whether held-out images with `labels` (N,) suffice: LEAST_IMAGES, of two classes or more.
+
+    Images of a single class do not show how certain an answer is.
+    """
+    return len(labels) >= LEAST_IMAGES and len(labels.unique()) > 1
 
 
 def describe_trust(
@@ -163,5 +177,6 @@ def describe_trust(
         mix=MixReference.of(logs, labels, counts),
         abstention=tuple(trace_abstention(wide, logs, labels)),
         images=len(labels),
+        absent=tuple(sorted(set(range(len(counts))) - set(labels.tolist()))),
     )
     return trust.to_json()

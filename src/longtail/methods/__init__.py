@@ -7,6 +7,8 @@ import importlib
 import inspect
 import math
 import pkgutil
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -50,6 +52,14 @@ def explain_foreign_option(names: Sequence[str], option: str) -> str | None:
 def describe(name: str) -> str:
     """Return the first line of the method's docstring."""
     return (inspect.getdoc(_find(name)) or "").splitlines()[0]
+
+
+def read_meanings(name: str) -> dict[str, str]:
+    """Return the meaning of each option that an `Args:` section of the method's docstring has."""
+    _, _, section = (inspect.getdoc(_find(name)) or "").partition("\nArgs:\n")
+    indented = re.split(r"^(?=\S)", section, maxsplit=1, flags=re.MULTILINE)[0]
+    entries = re.findall(r"^(\w+):(.*(?:\n(?!\S).*)*)", textwrap.dedent(indented), re.MULTILINE)
+    return {option: " ".join(text.split()).removesuffix(".") for option, text in entries}
 
 
 def parse_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

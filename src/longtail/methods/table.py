@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from longtail.methods import build, describe, list_names, options_of, registry
+from longtail.methods import build, describe, list_names, options_of, read_meanings, registry
 
 HEADER = (
     *("method", "paper", "stages", "needs counts", "changes"),
@@ -72,18 +72,22 @@ MEANINGS = {
     "temperature": "divides the similarities of the contrastive loss",
     "threshold": "classes with less than this fraction of an equal share of images are rare",
 }
-"""Short meanings of options, or of a method's option where it differs; others have none."""
+"""Short meanings of options, or of a method's option where it differs.
+
+Those of a method's own docstring take precedence.
+"""
 
 
 def describe_options(name: str) -> list[tuple[str, str, str]]:
     """Return flag, default and short meaning of each option of the method called `name`."""
-    rows = []
+    rows, own = [], read_meanings(name)
     for option in options_of(name).values():
         value = option.default
         default = f"{value:.6g}" if isinstance(value, float) else str(value)
         if "auto" in str(option.annotation):
             default += " or a number" if value == "auto" else " or auto"
-        meaning = MEANINGS.get(f"{name} {option.name}") or MEANINGS.get(option.name, "")
+        known = MEANINGS.get(f"{name} {option.name}") or MEANINGS.get(option.name, "")
+        meaning = own.get(option.name, known)
         rows.append((f"--{option.name.replace('_', '-')}", default, meaning))
     return rows
 

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longtail import methods
+from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 from longtail.evaluation import tables
+from longtail.training.schedule import schedule_stages
 
 
 def find_best(groups: Sequence[tables.SeedGroup], measure: str) -> int:
@@ -22,12 +25,29 @@ def state_finding(groups: Sequence[tables.SeedGroup], measure: str) -> str:
     figure = tables.format_figure(tables.row(best.results).figures[measure])
     name = measure if measure == tables.CLASS_MEAN else "accuracy"
     network = first["backbone"] + (", frozen" if first.get("train", {}).get("freeze") else "")
-    cost = f"{count_noun(first['epochs'], 'epoch')}, {count_noun(seeds, 'seed')}"
+    cost = f"{_describe_epochs(first)}, {count_noun(seeds, 'seed')}"
     lead = _describe_lead(best, groups, measure)
     return (
         f"{best.label} reaches {figure} % {name} on {tables.data_name(first)}{lead}; "
         f"{network}, {cost}."
     )
+
+
+def _describe_epochs(result: Mapping[str, Any]) -> str:
+    """Return the epochs of each learning-rate schedule of a training, as in '200 + 20 epochs'.
+
+    `--epochs` counts those of a stage whose share is 1, such as the first of `decouple-crt`.
+    """
+    epochs = result["epochs"]
+    try:
+        stages = methods.build(result["method"], result["options"]).stages
+    except UserError:  # another version, or the user's own: only --epochs is known
+        return count_noun(epochs, "epoch")
+    spans = dict.fromkeys(scheduled.span for scheduled in schedule_stages(stages, epochs))
+    *others, last = (stop - start for start, stop in spans)
+    if not others:
+        return count_noun(last, "epoch")
+    return " + ".join(f"{number:,}" for number in (*others, last)) + " epochs"
 
 
 def _describe_lead(best: tables.SeedGroup, groups: Sequence[tables.SeedGroup], measure: str) -> str:

@@ -17,12 +17,14 @@ from longtail.core.config import Config
 from longtail.core.console import show_if_interactive
 from longtail.core.errors import Problems, UserError
 from longtail.core.locks import hold_folders
+from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.runs import own_recipe, packing
 from longtail.runs import plan as planning
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
+from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
 from longtail.runs.train import Shared, train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
@@ -67,8 +69,8 @@ def fit(
     _check_one_method(method)
     seeds = _read_seeds(seeds)
     loaded = data if isinstance(data, Data) else None
-    name = loaded.full_name if loaded else data_sets.name_data(data)
-    vectors = loaded.embeddings if loaded else data_sets.holds_embeddings(data)
+    name = loaded.full_name if loaded else kinds.name_data(data)
+    vectors = loaded.embeddings if loaded else kinds.holds_embeddings(data)
     preset = Config.preset(name, embeddings=vectors)
     config = read_recipe(recipe, name) if recipe else preset
     config = config.with_options(**options)
@@ -83,7 +85,7 @@ def fit(
     jobs = planning.plan(
         config, [config.method], seeds if seeds is not None else [config.seed], Path(out)
     )
-    given = None if data_sets.is_named(data) else data
+    given = None if kinds.is_named(data) else data
     show = nullcontext(progress or None) if progress is not None else show_if_interactive()
     with _name_arguments(), show as shown:
         runs = run_jobs(jobs, data=given, resume=resume, overwrite=overwrite, progress=shown)
@@ -184,9 +186,7 @@ def run_jobs(
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
     }
     if fabric.global_rank == 0:
-        planning.warn_about_few_steps(jobs, data_of)
-        planning.warn_about_random_features(jobs)
-        planning.warn_about_warmup(jobs)
+        warn_about_settings(jobs, data_of)
     fabric.barrier()
     replicas = packing.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]

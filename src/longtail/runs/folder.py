@@ -24,7 +24,7 @@ from longtail.core.names import count_noun
 from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
 from longtail.core.plain import read_text
-from longtail.data import load as data_sets
+from longtail.data import kinds
 from longtail.evaluation import tables
 from longtail.evaluation.predictions import NAME, read_table
 from longtail.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -276,7 +276,7 @@ class Run(Folder[Config]):
 
     kind = Config
     command = "longtail train"
-    is_path = staticmethod(data_sets.is_path)
+    is_path = staticmethod(kinds.is_path)
 
     @property
     def predictions(self) -> pa.Table:

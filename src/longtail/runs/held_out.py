@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail.core.names import count_noun
 from longtail.data.base import Data
 from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.result import round_floats
 from longtail.evaluation.scoring import Evaluation, Features, score_parts
-from longtail.evaluation.trust import describe_trust
+from longtail.evaluation.trust import can_describe, describe_trust
 from longtail.methods.base import compute_centroids
 from longtail.runs.auto import Decision
 
@@ -53,7 +54,17 @@ def fit_trust(
             class_means = compute_class_means(tuned.features, tuned.data)
         fitted_on = "tuning" if tuned else "evaluated"
     held, features = evaluation.held_out, evaluation.features.held_out
-    if held is None or features is None or len(held.labels) < LEAST_IMAGES:
+    if held is None or features is None:
+        return None
+    if not can_describe(held.labels):
+        logger.warning(
+            "too few held-out images to calibrate probabilities: %d, of %s, and it takes %d, of "
+            "two classes or more. predict will print the plain softmax, and can neither give "
+            "answer sets nor mark unknown images",
+            len(held.labels),
+            count_noun(len(held.labels.unique()), "class", "classes"),
+            LEAST_IMAGES,
+        )
         return None
     trust = describe_trust(
         held.at(method.alpha or 0.0),

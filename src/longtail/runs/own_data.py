@@ -7,6 +7,7 @@ from typing import Any
 
 from longtail.core.config import Config
 from longtail.core.errors import SeveralErrors, UserError, list_some
+from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN
@@ -33,7 +34,7 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
     """
     result = run.result
     if not isinstance(data, Data):
-        config, named = _locate(run, data, root), data is None or data_sets.is_named(data)
+        config, named = _locate(run, data, root), data is None or kinds.is_named(data)
         name = str(config.data or config.files.list)
         if _is_beside_built_in(config, data):
             raise OtherDataError(
@@ -74,14 +75,14 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
 
 def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
     """Return the configuration of `run` with the places of its data, as `own_data` takes them."""
-    if data is not None and not data_sets.is_named(data):  # in memory: its place does not matter
+    if data is not None and not kinds.is_named(data):  # in memory: its place does not matter
         files = run.config.files
         files = replace(files, labels=None, list=None, val_list=None, test_list=None)
         return replace(run.config, files=replace(files, root=Path(root) if root else files.root))
     config = run.with_data(data if data is None else os.fspath(data))
     if root is None:
         return config
-    if data_sets.names_images(config.data):
+    if kinds.names_images(config.data):
         return config.with_options(root=root)
     if data is not None:
         return config
@@ -93,7 +94,7 @@ def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
 
 def _is_beside_built_in(config: Config, data: Any) -> bool:
     """Whether `data` is a path, and a run's own data, which has none, is part of the package."""
-    is_path = data_sets.is_named(data) and data_sets.is_path(os.fspath(data))
+    is_path = kinds.is_named(data) and kinds.is_path(os.fspath(data))
     return is_path and config.data.partition(":")[0] in BUILT_IN
 
 
@@ -121,7 +122,7 @@ def find_own_data(run: Run, data: Any, root: Path | str | None = None) -> Data |
 
 def _may_be_own(run: Run, data: Any, root: Path | str | None) -> bool:
     """Whether `data` has the run's classes and training images by number, before it is read."""
-    config, named = _locate(run, data, root), data_sets.is_named(data)
+    config, named = _locate(run, data, root), kinds.is_named(data)
     if _is_beside_built_in(config, data):
         return False
     try:

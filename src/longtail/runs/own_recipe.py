@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from longtail.core.config import PRETRAINED, Config
+from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods.base import Choice, Method
 from longtail.nn.published import describe_inputs, require_backbone
 from longtail.runs.auto import TUNING_FRACTION
-from longtail.runs.plan import FEW_STEPS, DataOf, Job, check_mix, set_interpolation
+from longtail.runs.plan import DataOf, Job, check_mix, set_interpolation
+from longtail.runs.plan_warnings import FEW_STEPS
 from longtail.training.launch import find_accelerator
 from longtail.training.probe import time_image
 
@@ -58,7 +60,7 @@ def settle_inputs(job: Job, data: Any, *, resume: bool) -> Job:
         config = set_interpolation(config.with_options(backbone=_find_network(config.weights)))
     if isinstance(data, Data):
         return replace(job, config=config)
-    config = replace(config, files=data_sets.settle_root(data, config.files))
+    config = replace(config, files=kinds.settle_root(data, config.files))
     if "image_size" in config.adaptive:
         inputs = describe_inputs(config.backbone) if config.weights else None
         largest = inputs.size if inputs else LARGEST

@@ -12,7 +12,6 @@ from typing import Any
 from longtail import methods
 from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown_error
-from longtail.core.names import count_noun
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -25,14 +24,11 @@ from longtail.nn.weights import identify
 from longtail.runs.folder import Run
 from longtail.training.inputs import choose_mix
 from longtail.training.model import use_inputs_of_weights
-from longtail.training.schedule import ends_in_warmup, schedule_stages
 
 logger = logging.getLogger(__name__)
 
 FOR_SEVERAL_LABELS = "deconfound-bce-tde"
 """The method that `auto` stands for if images have several labels each."""
-FEW_STEPS = 4
-"""Steps of an epoch below which a smaller batch learns more: the presets suit large data sets."""
 
 
 @dataclass(frozen=True)
@@ -279,53 +275,3 @@ def adapt_inputs(jobs: Sequence[Job], data_of: DataOf) -> DataOf:
         if source(job) not in adapted:
             adapted[source(job)] = use_inputs_of_weights(job.config, data_of(job))
     return lambda job: adapted[source(job)]
-
-
-def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
-    """Warn once for each data set whose epochs have only a few steps at this batch size."""
-    sizes = {
-        (data_of(job).name, job.config.train.batch_size, job.config.train.optimizer): data_of(job)
-        for job in jobs
-        if not job.run.finished
-    }
-    for (data, batch, optimizer), content in sizes.items():
-        images = len(content.train)
-        smaller = min(16, max(2, images // FEW_STEPS))
-        if images < FEW_STEPS * batch and smaller < batch:
-            steps = max(1, images // batch)
-            logger.warning(
-                "%s has %d training samples: only %d %s per epoch at --batch-size %d. Try "
-                "--batch-size %d%s",
-                data,
-                images,
-                steps,
-                "step" if steps == 1 else "steps",
-                batch,
-                smaller,
-                f" --lr {smaller / 800:g}" if optimizer == "sgd" else "",
-            )
-
-
-def warn_about_random_features(jobs: Sequence[Job]) -> None:
-    """Warn if --freeze trains a head on the features of a network without weights."""
-    if any(j.config.train.freeze and not j.config.weights for j in jobs if not j.run.finished):
-        logger.warning(
-            "--freeze without weights trains a head on the features of a random network: add "
-            "--pretrained or --weights FILE"
-        )
-
-
-def warn_about_warmup(jobs: Sequence[Job]) -> None:
-    """Warn once for each recipe whose learning rate would rise to the end of the training."""
-    trains = {
-        (job.config.train, schedule_stages(job.method.stages, job.config.train.epochs)[0].span)
-        for job in jobs
-        if not job.run.finished
-    }
-    for train, (first, last) in trains:
-        if ends_in_warmup(train, (first, last)):
-            logger.warning(
-                "--warmup %d: the first stage has %s, so its learning rate only rises. Try "
-                "--warmup %d, or --schedule one-cycle, which warms up over a tenth of the steps",
-                *(train.warmup, count_noun(last, "epoch"), last // 10),
-            )

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from longtail.core.errors import UserError, list_some
+from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.checks import file_store
 from longtail.data.duplicates import find_exact, read_stored
@@ -77,7 +78,7 @@ def _open_training_part(run: Run, held_out: set[str]) -> Part | None:
     lies there.
     """
     config = run.config
-    if not config.files.list and not data_sets.is_path(config.data):
+    if not config.files.list and not kinds.is_path(config.data):
         return None
     if in_memory_error(run.folder, config, run.is_path):
         return None  # a folder here may have its name

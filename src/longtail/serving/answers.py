@@ -95,14 +95,15 @@ class Answers:
         p = self.trust.calibration.apply(logits.double()).exp()
         if mix is not None:
             p = adjust(uniform, torch.ones_like(mix), mix).softmax(1)
-        unknown = self.trust.novelty.find_unknown(
-            measure_energy(uniform), distance, self.false_alarms
-        )
+        unknown, novelty = None, self.trust.novelty
+        if novelty.can_mark(self.false_alarms):
+            found = novelty.find_unknown(measure_energy(uniform), distance, self.false_alarms)
+            unknown = found.tolist()
         sets = None
         if self.level is not None:
             thresholds = torch.tensor(self.trust.choose_thresholds(self.level))
             sets = find_sets(uniform.softmax(1), thresholds, p.argmax(1))
-        return self._name(p, sets, unknown.tolist())
+        return self._name(p, sets, unknown)
 
     def follow(
         self, mix: RunningMix, logits: Tensor, distance: Tensor | None = None
@@ -172,8 +173,14 @@ def read_trust(about: ModelDescription) -> Trust | None:
     return None if about.trust is None else Trust.from_json(about.trust)
 
 
-def warn_of_added_classes(about: ModelDescription) -> None:
+def warn_of_unmeasured_classes(about: ModelDescription, trust: Trust) -> None:
     """Warn that sets promise nothing for classes without held-out images."""
+    if trust.absent:
+        names = [about.classes[c] for c in trust.absent]
+        logger.warning(
+            "answer sets keep their level for classes with held-out images: there were none of %s",
+            list_some(names),
+        )
     if names := list_added(about):
         logger.warning(
             "answer sets keep their level for the classes that were trained: extend added %s, "
@@ -217,8 +224,8 @@ def require_trust(trust: Trust | None, purpose: str) -> Trust:
     if trust is None:
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
-            f"trained without held-out images (it takes {LEAST_IMAGES}), by an older version, or "
-            "it is used at another alpha or background than its own. Train it on data with a "
-            "validation part, or with --val-fraction 0.2"
+            f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
+            "an older version, or it is used at another alpha or background than its own. Train "
+            "it on data with a larger validation part, or with --val-fraction 0.2"
         )
     return trust

@@ -29,6 +29,7 @@ from torch import Tensor
 from longtail.core.config import Config, DataConfig, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.files import encode_tensors, replace_atomically
+from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.methods.base import Model
@@ -250,7 +251,7 @@ def _open_weights(
         images = data
     else:
         wanted = DataConfig(
-            image_size=inputs.size if inputs and data_sets.is_path(str(data)) else None,
+            image_size=inputs.size if inputs and kinds.is_path(str(data)) else None,
             interpolation=inputs.interpolation if inputs else None,
         )
         images = data_sets.load_for_network(data, wanted, options)

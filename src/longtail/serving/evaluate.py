@@ -21,7 +21,8 @@ from longtail.core.progress import log_progress
 from longtail.data.base import ClassCounts
 from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats.folder import list_images
-from longtail.data.load import is_named, open_evaluated
+from longtail.data.kinds import is_named
+from longtail.data.load import open_evaluated
 from longtail.evaluation.alpha import explain_choice
 from longtail.evaluation.label_metrics import Thresholds, measure_labels
 from longtail.evaluation.metrics import measure

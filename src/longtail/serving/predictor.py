@@ -32,8 +32,8 @@ from longtail.serving.answers import (
     require_measured,
     require_one_label,
     require_trust,
-    warn_of_added_classes,
     warn_of_full_sets,
+    warn_of_unmeasured_classes,
 )
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import InputBatch, Picture, read_batches
@@ -253,8 +253,9 @@ class Predictor:
             require_one_label(self.about, "adapting to a batch" if adapt else "an answer set")
         if sets is not None:
             check_level(sets)
-            warn_of_full_sets(require_trust(trust, "an answer set"), sets)
-            warn_of_added_classes(self.about)
+            own = require_trust(trust, "an answer set")
+            warn_of_full_sets(own, sets)
+            warn_of_unmeasured_classes(self.about, own)
         if false_alarms != FALSE_ALARMS:
             require_one_label(self.about, "marking unknown images")
             require_trust(trust, "marking unknown images")

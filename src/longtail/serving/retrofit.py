@@ -26,9 +26,8 @@ from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
 from longtail.evaluation.alpha import choose_alpha, cosines, label_free_alpha
-from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.stored_features import StoredFeatures
-from longtail.evaluation.trust import describe_trust
+from longtail.evaluation.trust import can_describe, describe_trust
 from longtail.methods.base import HeldOut, Model, compute_centroids
 from longtail.nn import split as networks
 from longtail.nn.backbones import Identity
@@ -265,7 +264,7 @@ def _make_model(
     means, trust = compute_centroids(train.input_tensor, train.labels, len(data.classes)), None
     # the network has seen the other images: on them it is too certain
     known = None if held is None else HeldOut(held.input_tensor, held.labels)
-    if known is not None and len(known.labels) >= LEAST_IMAGES:
+    if known is not None and can_describe(known.labels):
         logits = result.head(known.features)
         trust = describe_trust(logits, *known, data.counts, class_means=means)
     about = ModelDescription(

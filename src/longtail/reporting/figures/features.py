@@ -50,7 +50,9 @@ def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "F
     figure = canvas.panels(2)
     _draw_plane(figure.axes[0], along, rest, opened)
     _draw_shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
-    figure.suptitle(f"{opened.job.config.method} on {opened.data.full_name}", fontsize=8)
+    config = opened.job.config
+    title = f"{config.method} on {opened.data.full_name}, seed {config.seed}"
+    figure.suptitle(title, fontsize=8)
     return figure
 
 
