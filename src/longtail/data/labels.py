@@ -243,9 +243,9 @@ def _report_mixture(part: LabelledPart, labels: Sequence[Any], problems: Problem
 
 
 def _is_number(text: str) -> bool:
-    """Whether the text is a number; "007" is a name, which would lose its zeros.
+    """Whether the text is a number.
 
-    So are more digits than int64 and float tell apart.
+    "007" is a name, since a number would lose its zeros; so are more digits than int64 holds.
     """
     if len(text) > MOST_DIGITS:
         return False
