@@ -134,7 +134,7 @@ def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -
         looked = time.monotonic()
         for key in list(chosen.get_map().values()):
             worker: _Worker = key.data
-            worker.heard += stopped
+            worker.last_end += stopped
             if key.fd in ready and worker.receive(tally):
                 continue
             late = worker.is_late()
@@ -157,7 +157,7 @@ class _Worker:
     seeds: range
     done: int = 0
     text: bytes = b""
-    heard: float = field(default_factory=lambda: time.monotonic() + 50)
+    last_end: float = field(default_factory=lambda: time.monotonic() + 50)
     """When the last try ended; the first one may wait for preparations."""
     computed: float = 50.0
     """Seconds that the process had computed by then."""
@@ -169,12 +169,12 @@ class _Worker:
         for line in lines:
             tally.add(self.seeds[self.done], *json.loads(line))
             self.done += 1
-            self.heard, self.computed = time.monotonic(), _read_computing_time(self.process)
+            self.last_end, self.computed = time.monotonic(), _read_computing_time(self.process)
         return bool(content)
 
     def is_late(self) -> bool:
         """Return whether the current try takes too long."""
-        if time.monotonic() - self.heard > BLOCKED * SLOWEST:
+        if time.monotonic() - self.last_end > BLOCKED * SLOWEST:
             return True
         return _read_computing_time(self.process) - self.computed > SLOWEST
 
@@ -241,7 +241,7 @@ def _limit_memory() -> None:
 
 def classify(attempt: Attempt) -> tuple[Outcome, str]:
     """Make a try; return how it ended, and the reason if it failed."""
-    with _hear_warnings() as heard, warnings.catch_warnings(action="ignore"):
+    with _collect_warnings() as warned, warnings.catch_warnings(action="ignore"):
         try:
             answer = attempt.read()
         except UserError as error:
@@ -251,7 +251,7 @@ def classify(attempt: Attempt) -> tuple[Outcome, str]:
         except Exception as error:
             return "traceback", describe_exception(error)
     right = attempt.expected is None or answer == attempt.expected
-    if right or (heard and attempt.excused):
+    if right or (warned and attempt.excused):
         return "ok", ""
     return "silent", _describe_difference(attempt.expected, answer)
 
@@ -286,17 +286,17 @@ def describe_exception(error: BaseException) -> str:
 
 
 @contextmanager
-def _hear_warnings() -> Iterator[list[str]]:
+def _collect_warnings() -> Iterator[list[str]]:
     """Collect what longtail warns about instead of printing it."""
-    heard: list[str] = []
+    warned: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("longtail")
     before = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield heard
+        yield warned
     finally:
         logger.removeHandler(handler)
         logger.propagate = before

@@ -96,13 +96,13 @@ def describe_work(bench: ClassifierBench, wanted: Sequence[tuple[ClassifierRecip
         "the trainings": bench.expected_seconds(missing),
         "the maps": len(missing) * fmean(took) if took else None,
     }
-    told = [
+    listed = [
         f"no price for {what}: nothing like it was measured"
         if price is None
         else f"about {price:.0f} s for {what}"
         for what, price in prices.items()
     ]
-    return ", ".join([f"{len(missing)} results to make", *told])
+    return ", ".join([f"{len(missing)} results to make", *listed])
 
 
 def measure(run: Run) -> dict[str, Any]:

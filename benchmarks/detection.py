@@ -175,13 +175,13 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                 f"{work}, no price: neither {folder / 'detection-speed'} nor "
                 f"{folder / lvis_step.NAME} has a step of such a network"
             )
-        told = super().describe_work(work, wanted)
+        text = super().describe_work(work, wanted)
         if not wanted:
-            return told
+            return text
         if self._add_wall_seconds(wanted) is None:
-            return f"{told}: trainings one at a time, without evaluations and sweeps"
+            return f"{text}: trainings one at a time, without evaluations and sweeps"
         return (
-            f"{told}: the sum of the times of trainings, also of those that shared a device, "
+            f"{text}: the sum of the times of trainings, also of those that shared a device, "
             "without sweeps"
         )
 

@@ -72,7 +72,7 @@ def bench_serving(
             raise unknown_error("way", name, ways, f"they are {', '.join(ways)}")
     paths = list(itertools.islice(itertools.cycle(generate(folder, min(images, FILES))), images))
     fabric = launch(machine)
-    measure = _prepare(folder, paths, backbone, fabric, machine)
+    measure = _prepare(folder, paths, backbone, fabric)
     for number in range(rounds):
         for way in only or (*WAYS, *(ray_speed.WAYS if ray_speed.is_installed() else ())):
             out = results / NAME / f"{fabric.device.type}-{way.replace(' ', '-')}-{number}.json"
@@ -99,7 +99,7 @@ def _cpu_seconds() -> float:
 
 
 def _prepare(
-    folder: Path, paths: Sequence[Path], backbone: str, fabric: Fabric, machine: MachineConfig
+    folder: Path, paths: Sequence[Path], backbone: str, fabric: Fabric
 ) -> dict[str, Callable[[], float]]:
     """Build the network, and map each way to a function that returns its images a second."""
     saved, out = _save_model(folder, backbone), folder / "out"

@@ -105,9 +105,9 @@ def _mode(machine: MachineConfig) -> str:
     return "graph" if machine.graph else "eager"
 
 
-def measure_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
+def measure_bandwidth(fabric: Fabric) -> float:
     """Measure the bytes per second, read plus written, of a large copy on the device."""
-    megabytes = megabytes if fabric.device.type == "cuda" else 64
+    megabytes = 1024 if fabric.device.type == "cuda" else 64
     source = torch.randint(255, (megabytes << 20,), dtype=torch.uint8, device=fabric.device)
     target = torch.empty_like(source)
     target.copy_(source)

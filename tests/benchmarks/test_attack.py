@@ -117,7 +117,7 @@ def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
 def test_a_try_that_only_waits_hangs_too():
     now = time.monotonic()
     for waited, late in ((attack_tries.BLOCKED * attack_tries.SLOWEST, True), (0.0, False)):
-        worker = attack_tries._Worker(os.getpid(), -1, range(1), heard=now - waited)
+        worker = attack_tries._Worker(os.getpid(), -1, range(1), last_end=now - waited)
         worker.computed = math.inf
         assert worker.is_late() == late
 

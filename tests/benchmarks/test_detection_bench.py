@@ -93,8 +93,8 @@ def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
     bench_command(["shapes-lvis", "--dry-run", "--seeds", "2", *words])
     took = kept["deconfound-s0"]["seconds"]  # alike in all three, which share their training
     expected = f"3 results to make, from 1 trainings, about {took:.0f} s"
-    told = capsys.readouterr().out
-    assert expected in told and "the sum of the times of trainings, also of those that" in told
+    text = capsys.readouterr().out
+    assert expected in text and "the sum of the times of trainings, also of those that" in text
     bench_command(["shapes-lvis", "--dry-run", *words])
     assert f"nothing to do: all results are in {places['results']}" in capsys.readouterr().out
 
@@ -188,8 +188,8 @@ def test_lvis_is_priced_by_its_steps(tmp_path):
     )
     price = 20 * images * 2.0 / 8
     assert bench.expected_seconds(wanted) == pytest.approx(price)
-    told = bench.describe_work("work", wanted)
-    assert told.startswith(f"work, about {price:.0f} s") and "without evaluations" in told
+    text = bench.describe_work("work", wanted)
+    assert text.startswith(f"work, about {price:.0f} s") and "without evaluations" in text
     assert bench.expected_seconds([(r, 0) for r in bench.recipes]) is None  # X101 has no step
 
 

@@ -220,12 +220,12 @@ def test_photographs_are_priced_by_their_own_rate(tmp_path):
 
 def test_maps_are_priced_by_the_seconds_in_their_files(bench):
     wanted = [(r, seed) for r in bench.recipes if r.name == "baseline" for seed in range(3)]
-    told = compactness.describe_work(bench, wanted)
-    assert told.startswith("3 results to make, about 90 s for the trainings, no price for the maps")
+    text = compactness.describe_work(bench, wanted)
+    assert text.startswith("3 results to make, about 90 s for the trainings, no price for the maps")
     folder = bench.results.with_name("compactness")
     write_json(result_path(folder, *wanted[0]), {"seconds": 4.0})
-    told = compactness.describe_work(bench, wanted)
-    assert told == "2 results to make, about 60 s for the trainings, about 8 s for the maps"
+    text = compactness.describe_work(bench, wanted)
+    assert text == "2 results to make, about 60 s for the trainings, about 8 s for the maps"
     for pair in wanted:
         write_json(result_path(folder, *pair), {})
     assert "nothing to do" in compactness.describe_work(bench, wanted)

@@ -47,11 +47,11 @@ def test_the_commands_print_choices_and_figures_with_mirror_images(tmp_path, mon
     photos(tmp_path / "photos", val=(4, 4, 4))
     words = "--strength auto --backbone conv4 --image-size 12 --epochs 1 --device cpu --flips"
     cli.main(["train", "photos", "--method", "baseline,baseline-self-prior", *words.split()])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     figures = r"with mirror images: overall \d.*, class mean \d+\.\d\n"
-    assert re.search(rf"\nbaseline, seed 0: {figures}", told)
+    assert re.search(rf"\nbaseline, seed 0: {figures}", output)
     assert re.search(
-        rf"\nbaseline-self-prior, seed 0: strength \d.*, chosen on .*; {figures}", told
+        rf"\nbaseline-self-prior, seed 0: strength \d.*, chosen on .*; {figures}", output
     )
     lt.export("runs/photos-baseline,baseline-self-prior/baseline/s0", out="m.safetensors")
     with pytest.raises(SystemExit, match="2"):

@@ -35,20 +35,20 @@ def replica(method: str, counts: tuple[int, ...], epochs: int) -> Trainer:
 
 def trained(replicas: list[Trainer]) -> list[list[int]]:
     """Train them; the epochs after which each had a record."""
-    heard: list[list[int]] = [[] for _ in replicas]
+    seen: list[list[int]] = [[] for _ in replicas]
 
     def after_epoch(epoch, records):
-        for mine, record in zip(heard, records, strict=True):
+        for mine, record in zip(seen, records, strict=True):
             mine += [epoch] if record else []
 
     train(replicas, after_epoch=after_epoch)
-    return heard
+    return seen
 
 
 def test_each_ends_as_it_would_alone():
     together = [replica(*kind) for kind in UNLIKE]
-    heard = trained(together)
-    assert heard == [list(range(1, r.epochs + 1)) for r in together]
+    seen = trained(together)
+    assert seen == [list(range(1, r.epochs + 1)) for r in together]
     assert len({r.epochs for r in together}) > 1
     for kind, beside in zip(UNLIKE, together, strict=True):
         alone = replica(*kind)
@@ -81,12 +81,12 @@ def test_frozen_layers_are_frozen_before_the_step_is_captured():
 def test_one_that_fails_does_not_stop_the_others(tmp_path):
     wild, calm = replica("baseline", (24, 12, 4), 3), replica(*UNLIKE[0])
     wild.model.head.weight.data.fill_(float("inf"))
-    heard: list[list[bool]] = []
+    seen: list[list[bool]] = []
     failed = train(
-        [wild, calm], after_epoch=lambda epoch, records: heard.append([bool(r) for r in records])
+        [wild, calm], after_epoch=lambda epoch, records: seen.append([bool(r) for r in records])
     )
     assert list(failed) == [wild] and "epoch 1" in str(failed[wild])
-    assert heard == [[False, True]] * calm.epochs
+    assert seen == [[False, True]] * calm.epochs
 
 
 def test_an_error_is_raised_after_the_others_are_evaluated(tmp_path, monkeypatch):

@@ -37,4 +37,4 @@ _PATH = (
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
 )
-"""What a system says of a path that a user typed: its name, its kind, or the rights to it."""
+"""Errors about a path that a user typed: its name, its kind, or the rights to it."""

@@ -7,7 +7,7 @@ that is all among these names is a name, also if it is a number.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -98,19 +98,7 @@ def join_parts(
     numbers = {name: number for number, name in enumerate(classes)}
     joined = {}
     for name, part in parts.items():
-        strange = [
-            place
-            for place, label in enumerate(labels[name])
-            if label is not None and label not in numbers
-        ]
-        where = "is not among the classes" if name == "train" else "the training part does not have"
-        shown = list_some(sorted({f"'{labels[name][place]}'" for place in strange}))
-        if strange:
-            problems.add(
-                f"{part.where}: the {name} part has {shown}, which {where}, in "
-                f"{part.count_rows(strange):,} of {part.count_rows():,} rows, first in "
-                f"{part.describe(strange[0])}: remove these rows, or add training images"
-            )
+        _report_strange(name, part, labels[name], numbers, problems)
         known = [(part.row(i), numbers[n]) for i, n in enumerate(labels[name]) if n in numbers]
         if known:
             rows, encoded = torch.tensor(known).T.contiguous()
@@ -124,6 +112,25 @@ def join_parts(
         problems=tuple(problems.errors),
         warnings=tuple(problems.warnings),
     )
+
+
+def _report_strange(
+    name: str,
+    part: LabelledPart,
+    labels: Sequence[str | None],
+    classes: Container[str],
+    problems: Problems,
+) -> None:
+    """Add a problem if the part called `name` has labels that are not classes."""
+    strange = [i for i, label in enumerate(labels) if label is not None and label not in classes]
+    if strange:
+        where = "is not among the classes" if name == "train" else "the training part does not have"
+        shown = list_some(sorted({f"'{labels[place]}'" for place in strange}))
+        problems.add(
+            f"{part.where}: the {name} part has {shown}, which {where}, in "
+            f"{part.count_rows(strange):,} of {part.count_rows():,} rows, first in "
+            f"{part.describe(strange[0])}: remove these rows, or add training images"
+        )
 
 
 def look_like_ids(labels: Sequence[Any], config: DataConfig) -> bool:
@@ -243,9 +250,9 @@ def _report_mixture(part: LabelledPart, labels: Sequence[Any], problems: Problem
 
 
 def _is_number(text: str) -> bool:
-    """Whether the text is a number; "007" is a name, which would lose its zeros.
+    """Whether the text is a number.
 
-    So are more digits than int64 and float tell apart.
+    "007" is a name, since a number would lose its zeros; so are more digits than int64 holds.
     """
     if len(text) > MOST_DIGITS:
         return False

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError
-from longtail.data.base import Data, Split, count
+from longtail.data.base import ClassCounts, Data, Split, count
 from longtail.data.checks import (
     check_labels,
     describe_duplicates,
@@ -44,17 +44,9 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
     if config.evaluate_on == "val":
         kept = {part: rows for part, rows in source.parts.items() if part != "test"}
         source = replace(source, parts=kept)
-    if config.image_size is not None and isinstance(source.train.store, MemoryStore):
-        raise UserError(
-            f"--image-size is for folders, lists and parquet files: {name} has its own size"
-        )
+    _check_options(source, name, ratio, config)
     if source.multi_label:
         log.info("%s has %s", name, describe_sets(source.train.labels))
-    if config.subset_seed and ratio is None:
-        raise UserError(
-            f"--subset-seed {config.subset_seed} chooses images for a cut to a ratio, and {name} "
-            "is not cut: leave it out"
-        )
     problems = Problems(source.problems)
     with problems.collect():
         check_labels(source)
@@ -80,12 +72,7 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
     counts, rest = count(train.labels, len(source.classes)), train
     if holds_out:
         rest, val = hold_out(train, config.val_fraction)
-        if not len(val):
-            raise UserError(
-                f"--val-fraction {config.val_fraction:g} holds out no image: the largest class "
-                f"has {max(counts.images)}"
-                + (", and copies with two labels are not held out" if train.has_copies else "")
-            )
+        _check_held_out(val, train, counts, config)
         how = f"{sha256['train']} {config.val_fraction:g}"  # the draw is always the same
         how += " copies together" if train.has_copies else ""  # earlier versions parted them
         sha256["val"] = hashlib.sha256(how.encode()).hexdigest()
@@ -103,6 +90,29 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         std=std,
         files=config,
     )
+
+
+def _check_options(source: Source, name: str, ratio: float | None, config: DataConfig) -> None:
+    """Refuse options that have no effect on `source`."""
+    if config.image_size is not None and isinstance(source.train.store, MemoryStore):
+        raise UserError(
+            f"--image-size is for folders, lists and parquet files: {name} has its own size"
+        )
+    if config.subset_seed and ratio is None:
+        raise UserError(
+            f"--subset-seed {config.subset_seed} chooses images for a cut to a ratio, and {name} "
+            "is not cut: leave it out"
+        )
+
+
+def _check_held_out(val: Split, train: Split, counts: ClassCounts, config: DataConfig) -> None:
+    """Refuse a held-out part `val` of `train` that has no image."""
+    if not len(val):
+        raise UserError(
+            f"--val-fraction {config.val_fraction:g} holds out no image: the largest class "
+            f"has {max(counts.images)}"
+            + (", and copies with two labels are not held out" if train.has_copies else "")
+        )
 
 
 def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Split]:

@@ -35,7 +35,7 @@ TRAININGS: dict[str, TrainingRow] = {
     "deconfound": TrainingRow("deconfound"),
 }
 METHODS = (*TRAININGS, "cosine-tde", "capsule-tde", "deconfound-tde")
-"""Methods of the paper's tab:3; X-tde shares the training of X."""
+"""Methods of the paper's table of LVIS; X-tde shares the training of X."""
 
 
 @dataclass(frozen=True)

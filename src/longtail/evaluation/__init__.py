@@ -1,1 +1,1 @@
-"""Accuracy by split, the choice of alpha, and the result of a run."""
+"""Accuracy by split and other metrics, the choice of alpha, calibration, and results of runs."""

@@ -30,7 +30,7 @@ class Fit(NamedTuple):
 
     @property
     def usable_scale(self) -> float:
-        """The factor to ship; 1 if the images set no limit to it, in six digits as results have."""
+        """The factor to ship, in the six digits of a result; 1 if the images set no limit to it."""
         found = 0 < self.scale < 0.99 * 2**LARGEST
         return float(f"{self.scale:.6g}") if found else 1.0
 

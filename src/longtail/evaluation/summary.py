@@ -51,11 +51,11 @@ def average_table(metrics: Metrics) -> SummaryTable:
     return SummaryTable(["average", "precision", "recall", "F1", "average precision"], rows)
 
 
-def confusion_table(metrics: Metrics, most: int = SHOWN) -> SummaryTable:
+def confusion_table(metrics: Metrics) -> SummaryTable:
     """Show the most frequent confusions."""
     rows: list[list[Cell]] = [
         [one.label, one.prediction, one.images, f"{one.share:.1f} %"]
-        for one in metrics.confusions[:most]
+        for one in metrics.confusions[:SHOWN]
     ]
     return SummaryTable(["class", "taken for", "images", "of the class"], rows)
 

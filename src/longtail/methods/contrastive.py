@@ -1,6 +1,6 @@
 """Classification and a contrastive loss between views of the images, trained together.
 
-Both methods see three views: the head learns from the first, which the augmentation of the run
+Every method sees three views: the head learns from the first, which the augmentation of the run
 makes and CutMix may mix; two more, never mixed, are compared by the balanced contrastive loss.
 """
 

@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -191,11 +191,10 @@ def _explain_failure(url: str, cache: Path) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def _is_reachable(url: str, environment: Mapping[str, str] = os.environ) -> bool:
+def _is_reachable(url: str) -> bool:
     """Whether the host of `url` answers; True behind a proxy, without asking."""
-    if any(
-        environment.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-    ):
+    proxies = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+    if any(os.environ.get(name) for name in proxies):
         return True
     host = urlparse(url)
     try:

@@ -1,1 +1,1 @@
-"""Pages and figures made from finished runs."""
+"""Pages and figures about finished runs, and the audit of a data set."""

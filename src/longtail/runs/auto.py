@@ -190,7 +190,7 @@ def _train_beside(
             has_place=data.has_place,
         )
     fabric.barrier()
-    training = train_jobs([inner], lambda _: data, fabric, progress, shared=shared)
+    training = train_jobs([inner], lambda _: data, fabric, progress, shared)
     for error in training.failed.values():
         raise error
     finished[name] = training.replicas[0]

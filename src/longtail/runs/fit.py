@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -163,20 +164,7 @@ def run_jobs(
     problems = Problems()
     if resume and len(jobs) > 1:
         jobs = _leave_out_damaged(jobs, problems)
-
-    def check_folders() -> None:
-        for job in jobs:
-            job.run.check(job.config, resume=resume, overwrite=overwrite)
-            job.check_weights(overwrite=overwrite)
-
-    jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
-    if not any(job.config.adaptive or job.config.method == "auto" for job in jobs):
-        check_folders()
-    loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
-    jobs = [planning.settle_method(job, loaded(job)) for job in jobs]
-    jobs = own_recipe.settle_trainings(jobs, loaded)
-    check_folders()
-    data_of = planning.adapt_inputs(jobs, loaded)
+    jobs, data_of = _settle(jobs, data, resume=resume, overwrite=overwrite)
     for job in jobs:
         job.check_data(data_of(job), overwrite=overwrite)
         if on_data:
@@ -196,7 +184,8 @@ def run_jobs(
             fit_weights(job.config, data_of(job))  # refuses weights that do not fit
 
     def begin() -> None:
-        check_folders()  # again: no other process can change them now
+        # again: no other process can change them now
+        _check_folders(jobs, resume=resume, overwrite=overwrite)
         for job in unfinished:
             if overwrite or not job.run.finished:
                 job.run.begin(
@@ -210,18 +199,47 @@ def run_jobs(
 
     folders, shared = [job.run.folder for job in unfinished], Shared()
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):
-        for reuse in (False, True):  # the first stage of some is the whole training of others
-            part = [job for job in unfinished if bool(job.method.first) is reuse]
-            for groups in packing.schedule(part, data_of, replicas, others):
-                first = groups[0][0]
-                with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
-                    for job in _train_and_evaluate(
-                        groups, data_of, fabric, progress, others, shared, problems
-                    ):
-                        if on_result and fabric.global_rank == 0:
-                            on_result(job)
+        for groups in _schedule(unfinished, data_of, replicas, others):
+            first = groups[0][0]
+            with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
+                for job in _train_and_evaluate(
+                    groups, data_of, fabric, progress, others, shared, problems
+                ):
+                    if on_result and fabric.global_rank == 0:
+                        on_result(job)
     problems.raise_all()
     return [job.run for job in jobs]
+
+
+def _settle(
+    jobs: Sequence[Job], data: Any, *, resume: bool, overwrite: bool
+) -> tuple[list[Job], DataOf]:
+    """Load the data of `jobs`, and set their options that follow from it."""
+    check_folders = partial(_check_folders, resume=resume, overwrite=overwrite)
+    jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
+    if not any(job.config.adaptive or job.config.method == "auto" for job in jobs):
+        check_folders(jobs)
+    loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
+    jobs = [planning.settle_method(job, loaded(job)) for job in jobs]
+    jobs = own_recipe.settle_trainings(jobs, loaded)
+    check_folders(jobs)
+    return jobs, planning.adapt_inputs(jobs, loaded)
+
+
+def _check_folders(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> None:
+    """Refuse folders and weights that do not fit the configurations of `jobs`."""
+    for job in jobs:
+        job.run.check(job.config, resume=resume, overwrite=overwrite)
+        job.check_weights(overwrite=overwrite)
+
+
+def _schedule(
+    unfinished: Sequence[Job], data_of: DataOf, replicas: int, others: Sequence[Job]
+) -> Iterator[list[list[Job]]]:
+    """Yield groups to train side by side: first the trainings that others start from."""
+    for reuse in (False, True):  # the first stage of some is the whole training of others
+        part = [job for job in unfinished if bool(job.method.first) is reuse]
+        yield from packing.schedule(part, data_of, replicas, others)
 
 
 def _leave_out_damaged(jobs: Sequence[Job], problems: Problems) -> list[Job]:
@@ -263,7 +281,7 @@ def _train_and_evaluate(
     The errors of trainings that fail are added to `problems`.
     """
     firsts = [group[0] for group in groups]
-    training = train_jobs(firsts, data_of, fabric, progress, others, shared)
+    training = train_jobs(firsts, data_of, fabric, progress, shared, others)
     for group, replica in zip(groups, training.replicas, strict=True):
         if error := training.failed.get(replica):
             alone = len(others) == 1

@@ -150,7 +150,7 @@ def _fine_tune(config: Config, method: Method, data: Data) -> Iterator[Setting]:
 
 
 def _choose_batch(config: Config, images: int) -> int:
-    """Return the batch that was given, or one with eight steps an epoch; at the least with four."""
+    """Return the given batch size, else one for eight steps an epoch, or four with few images."""
     if _is_given(config, "batch_size"):
         return config.train.batch_size
     fitting = [size for size in (16, 32, BATCH) if 8 * size <= images]

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -30,7 +31,7 @@ from longtail.evaluation.slider import NAME as SLIDER
 from longtail.evaluation.stored_features import StoredFeatures
 from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
-from longtail.runs.auto import decide
+from longtail.runs.auto import Decision, decide
 from longtail.runs.folder import Run
 from longtail.runs.held_out import compute_class_means, fit_trust
 from longtail.runs.packing import on_cuda
@@ -52,7 +53,6 @@ def evaluate_training(
     progress: Progress | None,
 ) -> Iterator[Job]:
     """Evaluate and write every job of `group`, which `replica` was trained for, one by one."""
-    fabric = replica.fabric
     extracted: dict[int, tuple[scoring.Features, float]] = {}
     finished: dict[str, Trainer] = {}
     for job in group:
@@ -65,67 +65,93 @@ def evaluate_training(
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
         decision = decide(job, replica, features, data, progress, finished, training.shared)
-        method, winner = decision.method, decision.trainer
-        if winner is not replica:
-            features = scoring.extract_parts(data, winner.features)
-        trained = winner.model.head
-        background = find_background(job.config.background, data.classes)
-        evaluation = scoring.score_parts(
-            method, trained, features, data, decision.scale, background
-        )
-        alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
-        chosen = dict(decision.chosen)
-        if background:
-            chosen["background"] = job.config.background
-        if job.config.flips:
-            mirrored = winner.mirrored_features(data.evaluated)
-            chosen["flips"] = scoring.score_flips(evaluation, mirrored, alpha, data.counts)
-        state = winner.model.state_dict()
-        weights = job.run.save_model(state) if fabric.global_rank == 0 else None
-        cost = ClassifierCost(
-            # of a rival, if one has won
-            recipe_id=replace(job, method=method).recipe_id(replica.data),
-            training_id=winner.training_id,
-            weights_sha256=weights,
-            seconds=training.clock.seconds + (time.perf_counter() - began),
-            images=replica.images,
-            images_per_second=training.images_per_second,
-            device=environment(cuda=on_cuda(fabric))["device"],
-            capture_seconds=training.clock.paused_seconds,
-            replicas=len(training.replicas),
-            ranks=fabric.world_size,
-        )
+        if decision.trainer is not replica:
+            features = scoring.extract_parts(data, decision.trainer.features)
+        evaluation, alpha, chosen = _score(job, decision, features, data)
+        cost = _save_weights(job, decision, training, replica, began)
         means = compute_class_means(features, data)
         trust = fit_trust(decision, evaluation, means, data)
         chosen |= {} if trust is None else {"trust": trust}
         choice = (alpha, decision.rule)
         result = results.make_result(job.config, data, evaluation, choice, cost, chosen)
-        if fabric.global_rank == 0:
+        if replica.fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
-            shipped = evaluation.shipped
-            if method.rule is not None or not isinstance(shipped, type(trained)):
-                job.run.save_model(shipped.state_dict(), "head.safetensors")
             stored = StoredFeatures.of(means, features.held_out)
-            job.run.save_model(stored.to_tensors(), CLASS_MEANS)
-            attention = winner.model.backbone.attention
-            blueprint = Blueprint.of(job.config, shipped, data, attention)
-            job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
-            slider = None
-            if not data.multi_label:
-                slider = count_for_slider(evaluation.scores, data.counts, alpha)
-            logits = evaluation.scores.at(alpha or 0.0)
-            if isinstance(result.metrics, LabelMetrics):
-                table = make_label_predictions(logits, data.evaluated, result.metrics)
-            else:
-                table = make_predictions(logits, data.evaluated, data.classes)
-            with job.run.replace(PREDICTIONS) as path:
-                write_predictions(path, table)
-            if not data.multi_label:
-                write_examples(job.run, make_examples(logits, data.evaluated))
-            job.run.record_metrics()
-            write_result(job.run, result, slider, data)
+            _write_files(job, decision, evaluation, stored, result, data)
         yield job
+
+
+def _score(
+    job: Job, decision: Decision, features: scoring.Features, data: Data
+) -> tuple[scoring.Evaluation, float | None, dict[str, Any]]:
+    """Score `features`; also return the alpha, and what a result stores as chosen."""
+    method, winner = decision.method, decision.trainer
+    background = find_background(job.config.background, data.classes)
+    evaluation = scoring.score_parts(
+        method, winner.model.head, features, data, decision.scale, background
+    )
+    alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
+    chosen = dict(decision.chosen)
+    if background:
+        chosen["background"] = job.config.background
+    if job.config.flips:
+        mirrored = winner.mirrored_features(data.evaluated)
+        chosen["flips"] = scoring.score_flips(evaluation, mirrored, alpha, data.counts)
+    return evaluation, alpha, chosen
+
+
+def _save_weights(
+    job: Job, decision: Decision, training: FinishedTraining, replica: Trainer, began: float
+) -> ClassifierCost:
+    """Write model.safetensors; return what the training took, with its evaluation from `began`."""
+    fabric, winner = replica.fabric, decision.trainer
+    state = winner.model.state_dict()
+    weights = job.run.save_model(state) if fabric.global_rank == 0 else None
+    return ClassifierCost(
+        # of a rival, if one has won
+        recipe_id=replace(job, method=decision.method).recipe_id(replica.data),
+        training_id=winner.training_id,
+        weights_sha256=weights,
+        seconds=training.clock.seconds + (time.perf_counter() - began),
+        images=replica.images,
+        images_per_second=training.images_per_second,
+        device=environment(cuda=on_cuda(fabric))["device"],
+        capture_seconds=training.clock.paused_seconds,
+        replicas=len(training.replicas),
+        ranks=fabric.world_size,
+    )
+
+
+def _write_files(
+    job: Job,
+    decision: Decision,
+    evaluation: scoring.Evaluation,
+    stored: StoredFeatures,
+    result: results.ClassifierResult,
+    data: Data,
+) -> None:
+    """Write all files of an evaluation but model.safetensors."""
+    run, model, shipped = job.run, decision.trainer.model, evaluation.shipped
+    if decision.method.rule is not None or not isinstance(shipped, type(model.head)):
+        run.save_model(shipped.state_dict(), "head.safetensors")
+    run.save_model(stored.to_tensors(), CLASS_MEANS)
+    blueprint = Blueprint.of(job.config, shipped, data, model.backbone.attention)
+    run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
+    slider = None
+    if not data.multi_label:
+        slider = count_for_slider(evaluation.scores, data.counts, result.alpha)
+    logits = evaluation.scores.at(result.alpha or 0.0)
+    if isinstance(result.metrics, LabelMetrics):
+        table = make_label_predictions(logits, data.evaluated, result.metrics)
+    else:
+        table = make_predictions(logits, data.evaluated, data.classes)
+    with run.replace(PREDICTIONS) as path:
+        write_predictions(path, table)
+    if not data.multi_label:
+        write_examples(run, make_examples(logits, data.evaluated))
+    run.record_metrics()
+    write_result(run, result, slider, data)
 
 
 def write_result(

@@ -56,15 +56,14 @@ def train_jobs(
     data_of: DataOf,
     fabric: Fabric,
     progress: Progress | None,
+    shared: Shared,
     others: Sequence[Job] = (),
-    shared: Shared | None = None,
 ) -> FinishedTraining:
     """Train `jobs` side by side, from their checkpoints or from finished runs of `others`.
 
     The first Ctrl-C or SIGTERM finishes and saves the epoch before it raises: the middle of an
     epoch cannot be resumed.
     """
-    shared = shared or Shared()
     replicas = _build_replicas(jobs, data_of, fabric, shared.frozen)
     done = _restore(jobs, replicas, fabric, others)
     progress = progress if fabric.global_rank == 0 else None

@@ -1,1 +1,1 @@
-"""Use of trained models: predict, export, embed, retrofit."""
+"""Use of trained models: predict, evaluate, export, embed, retrofit, adapt, extend, verify."""

@@ -169,16 +169,20 @@ def _estimate(
         )
     mix = estimate_target(logs, counts, trust.mix)
     if not mix.agrees:
-        groups = mix.shares @ group_classes(counts)
-        logger.warning(
-            "EM and BBSE disagree: the estimated class mix explains all but %.0f %% of the "
-            "predictions, and noise explains %.0f %%. Groups of classes, the most frequent first, "
-            "have the shares %s by EM and %s by BBSE. The images may differ from the training "
-            "images in more than their class mix: check the adapted model on labelled images",
-            *(100 * mix.distance, 100 * mix.allowed),
-            *(", ".join(f"{100 * share:.0f} %" for share in found) for found in (groups, mix.bbse)),
-        )
+        _warn_of_disagreement(mix, counts)
     return mix, count, unreadable
+
+
+def _warn_of_disagreement(mix: Mix, counts: ClassCounts) -> None:
+    groups = mix.shares @ group_classes(counts)
+    logger.warning(
+        "EM and BBSE disagree: the estimated class mix explains all but %.0f %% of the "
+        "predictions, and noise explains %.0f %%. Groups of classes, the most frequent first, "
+        "have the shares %s by EM and %s by BBSE. The images may differ from the training "
+        "images in more than their class mix: check the adapted model on labelled images",
+        *(100 * mix.distance, 100 * mix.allowed),
+        *(", ".join(f"{100 * share:.0f} %" for share in found) for found in (groups, mix.bbse)),
+    )
 
 
 def _check_variety(logs: Tensor, classes: tuple[str, ...]) -> None:

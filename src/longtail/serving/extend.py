@@ -104,23 +104,12 @@ def extend(
     features, unreadable = _extract(predictor, classes)
     known = served.stored.held_out if held_out is None else _extract_old(predictor, held_out)
     if known is None:
-        logger.warning(
-            "the model stores no features of held-out images, because it was trained without a "
-            "validation part or by an older version: length and bias of the new rows follow the "
-            "old ones, which is less reliable, and what they take from old classes cannot be "
-            "counted. Of a run with a validation part, delete result.json and repeat longtail "
-            "train --resume"
-        )
+        _warn_of_missing_features()
     folded, trust = served.fold(predictor.alpha), predictor.trust
     calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
-    head = calibration.fold(folded.head)
-    prior, means = torch.tensor(calibration.prior), served.stored.class_means
+    head, means = calibration.fold(folded.head), served.stored.class_means
     rows = [make_row(head, x, direction) for x in features]
-    if known is not None and len(known.labels) >= head.classes:
-        grown = grow(head, *fit_rows(head, torch.stack(rows), prior, known), prior=prior)
-    else:
-        scaled = [scale_row(head, row, means) for row in rows]
-        grown = grow(head, torch.stack(scaled), prior=prior)
+    grown = _grow_head(head, rows, torch.tensor(calibration.prior), means, known)
     if means is not None:
         means = torch.cat([means, torch.stack([x.mean(0) for x in features]).to(means)])
         if refine:
@@ -139,22 +128,39 @@ def extend(
     extended = folded.with_head(grown, about, replace(folded.stored, class_means=means))
     if out is not None:
         exports.save_pretrained(extended, out)
-    near = [find_neighbours(head, row, 3).tolist() for row in rows]
     given, taken = _count_taken(head, grown, known, about.classes) if known else (None, None)
-    recognised = _count_recognised(grown, dict(zip(classes, features, strict=True)))
     return Extension(
         model=predictor.with_model(extended),
         photographs=dict(zip(classes, map(len, features), strict=True)),
         neighbours={
-            name: tuple(predictor.classes[c] for c in places)
-            for name, places in zip(classes, near, strict=True)
+            name: tuple(predictor.classes[c] for c in find_neighbours(head, row, 3).tolist())
+            for name, row in zip(classes, rows, strict=True)
         },
         unreadable=unreadable,
         taken=taken,
         given=given,
-        recognised=recognised,
+        recognised=_count_recognised(grown, dict(zip(classes, features, strict=True))),
         held_out=len(known.labels) if known else 0,
     )
+
+
+def _warn_of_missing_features() -> None:
+    logger.warning(
+        "the model stores no features of held-out images, because it was trained without a "
+        "validation part or by an older version: length and bias of the new rows follow the "
+        "old ones, which is less reliable, and what they take from old classes cannot be "
+        "counted. Of a run with a validation part, delete result.json and repeat longtail "
+        "train --resume"
+    )
+
+
+def _grow_head(
+    head: Head, rows: list[Tensor], prior: Tensor, means: Tensor | None, known: HeldOut | None
+) -> Head:
+    """Return `head` with `rows` (D,), whose length and bias held-out images set if they suffice."""
+    if known is not None and len(known.labels) >= head.classes:
+        return grow(head, *fit_rows(head, torch.stack(rows), prior, known), prior=prior)
+    return grow(head, torch.stack([scale_row(head, row, means) for row in rows]), prior=prior)
 
 
 def _extract_old(predictor: Predictor, held_out: Split) -> HeldOut:

@@ -1,7 +1,8 @@
 """`letters-lt`: the letters of the alphabet, as often as they occur in English.
 
 Nothing is stored: the glyphs come from the text fonts that matplotlib ships. They are turned,
-sheared, scaled, shifted and noised, the same way in every run. A real tail for a demo of seconds.
+sheared, scaled, shifted and noised, the same way in every run. The tail is real, and small enough
+for a demo of a minute.
 """
 
 import string
