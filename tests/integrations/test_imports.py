@@ -1,4 +1,4 @@
-"""Importing longtail is fast, and brings no framework until a bridge is used."""
+"""Importing longtail imports no other library, and a bridge its framework when it is used."""
 
 import subprocess
 import sys
@@ -9,26 +9,20 @@ import pytest
 import longtail as lt
 from longtail.integrations import EXTRAS
 
-FRAMEWORKS = (
-    *("torch", "lightning", "transformers", "timm", "torchvision", "ultralytics", "ray"),
-    *("sklearn", "pandas"),
-)
 ROOT = Path(__file__).parents[2]
-LOOK = f"""
-import sys, time
-start = time.process_time()
+LOOK = """
+import sys
+before = set(sys.modules)
 import longtail as lt
-seconds = time.process_time() - start
 lt.integrations, lt.UserError, dir(lt), dir(lt.integrations)
-print(seconds, *(name for name in {FRAMEWORKS} if name in sys.modules))
+imported = set(sys.modules) - before
+print(*{name.partition(".")[0] for name in imported} - sys.stdlib_module_names)
 """
 
 
-def test_importing_longtail_is_fast_and_imports_no_framework():
+def test_importing_longtail_imports_the_standard_library_alone():
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
-    seconds, *found = done.stdout.split()
-    assert not found
-    assert float(seconds) < 0.3  # of this process alone, so that others cannot slow it down
+    assert done.stdout.split() == ["longtail"]
 
 
 @pytest.mark.parametrize("name", EXTRAS)
