@@ -357,6 +357,16 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     assert "fox" in lt.load_model("extended").classes
 
 
+def test_photographs_that_are_not_read_are_counted(photo_run, tmp_path, capsys):
+    noise(tmp_path / "new", 5)
+    (tmp_path / "new" / "bad.heic").write_bytes(b"unknown")
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["extend", "run", "dog=new", "-o", "grown"])
+    out, err = capsys.readouterr()
+    assert "new: 1 file is not read: 1 with .heic, such as bad.heic\n" in err
+    assert "dog: 5 photographs" in out and "dog" in lt.load_model("grown").classes
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -396,6 +396,25 @@ class TestCommand:
         assert "gone.png: it does not exist\n" in err
         assert "2 images classified, 2 skipped, in " in err
 
+    def test_images_of_a_folder_that_are_not_read_are_counted(self, photos, run, capsys, tmp_path):
+        (tmp_path / "new" / "deep").mkdir(parents=True)
+        unread, harmless = ("1.HEIC", "2.nef", "deep/3.heic"), ("a.txt", "b.csv", "Thumbs.db", "c")
+        for name in (*unread, *harmless, ".DS_Store", ".hidden.heic"):
+            (tmp_path / "new" / name).write_bytes(b"unknown")
+        told = "3 files are not read: 2 with .heic, 1 with .nef, such as 1.HEIC"
+        _, err, code = predict(capsys, run.folder, tmp_path / "new")
+        assert f"no image found. {tmp_path / 'new'}: {told}" in err.replace("\n", " ") and code == 2
+        good = photos / "test" / "sea" / "0.png"
+        (tmp_path / "new" / "4.png").write_bytes(good.read_bytes())
+        for more in ((), ("-o", tmp_path / "found.csv")):
+            _, err, code = predict(capsys, run.folder, tmp_path / "new", *more)
+            assert f"{tmp_path / 'new'}: {told}\n" in err and code == 1
+            assert "1 image classified, 3 skipped, in " in err
+        for name in unread:
+            (tmp_path / "new" / name).unlink()
+        _, err, code = predict(capsys, run.folder, tmp_path / "new")
+        assert "not read" not in err and code == 0
+
     def test_alpha_turns_the_dial(self, photos, run, capsys):
         file = photos / "test" / "leaf" / "0.png"
         out, _, _ = predict(capsys, run.folder, file, "--alpha", 2, "--json")

@@ -55,7 +55,8 @@ class Adapt:
             raise UserError(
                 "adapt to what? Give images, or --prior FILE, or --uniform: one of them"
             )
-        names = list(list_images(self.images)) if self.images else None
+        listed = list_images(self.images) if self.images else None
+        names = list(listed.files) if listed else None
         out = choose_folder(self.out, "adapted")
         from longtail.serving.adapt import adapt
 
@@ -65,7 +66,7 @@ class Adapt:
             show(f"skipped {names[place]}: {reason}", file=sys.stderr)
         print_mix(done)
         show(f"written to {out}")
-        if done.unreadable:
+        if done.unreadable or (listed and listed.unread):
             sys.exit(1)
 
 

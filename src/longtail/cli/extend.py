@@ -42,7 +42,8 @@ class Extend:
 
     def run(self) -> None:
         """Write the model and print what the new classes take from the old ones."""
-        names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
+        listed = {name: list_images([place]) for name, place in map(_split, self.classes)}
+        names = {name: list(images.files) for name, images in listed.items()}
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
         out = choose_folder(self.out, "extended")
@@ -54,7 +55,7 @@ class Extend:
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done)
         show(f"written to {out}")
-        if any(done.unreadable.values()):
+        if any(done.unreadable.values()) or any(images.unread for images in listed.values()):
             sys.exit(1)
 
 
