@@ -452,13 +452,13 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         cli.main(["export", str(run.folder)])
         (made,) = tmp_path.glob("*.safetensors")
-        made.write_text("mine")
+        written = made.read_bytes()
         with pytest.raises(SystemExit):
-            cli.main(["export", str(run.folder)])
+            cli.main(["export", str(run.folder), "--alpha", "0"])
         assert f"-o {made.name} replaces it" in capsys.readouterr().err
-        assert made.read_text() == "mine"
-        cli.main(["export", str(run.folder), "-o", made.name])
-        assert lt.load_model(made).classes
+        assert made.read_bytes() == written
+        cli.main(["export", str(run.folder), "--alpha", "0", "-o", made.name])
+        assert lt.load_model(made).alpha == 0.0
 
     def test_export_writes_beside_its_card_and_says_so(self, run, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

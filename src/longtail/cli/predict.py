@@ -14,7 +14,7 @@ import tyro
 
 from longtail.cli.arguments import Images, OptionalOut
 from longtail.cli.output import is_first_process, show
-from longtail.cli.prediction_lines import Lines, format_csv, format_json, format_text
+from longtail.cli.prediction_lines import MARK, Lines, format_csv, format_json, format_text
 from longtail.core.errors import UserError, list_some
 from longtail.core.names import count_noun
 
@@ -117,6 +117,10 @@ class Predict:
         if (self.json and suffix == ".csv") or (self.csv and suffix == ".jsonl"):
             flag = "--json" if self.json else "--csv"
             raise UserError(f"{self.out} implies another format than {flag}: leave one of them out")
+        if self.out is not None:
+            from longtail.core.files import check_own
+
+            check_own(self.out, MARK, "longtail predict")
 
     @property
     def _suffix(self) -> str:

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from longtail.serving.predictor import Prediction
 
 
+MARK = (
+    rb"\Aimage,rank,class,probability[,\r\n]"
+    rb'|\A\{"image": "[^\n]*?"top": \['
+    rb"|\A(?=[^\n]*  )[^\n]*?(?:[^\n ] [01]\.\d{3}|  no answer|  no label)(?:  |\r?\n)"
+)
+"""Regular expression that matches the first line of a file of predictions: CSV, JSON or text."""
+
+
 class Lines(NamedTuple):
     """A format of predictions."""
 
