@@ -444,6 +444,24 @@ class TestCommand:
         _, err, code = predict(capsys, run.folder, *words)
         assert said in err and code == 2 and "Traceback" not in err
 
+    def test_a_model_after_the_images_is_refused(self, photos, run, capsys, tmp_path):
+        saved = lt.load_model(run).save_pretrained(tmp_path / "saved")
+        file = lt.export(run, out=tmp_path / "m.safetensors")
+        kinds = {run.folder: "a run", saved: "a saved model", file: "a model file"}
+        for model, kind in kinds.items():
+            for command in ("predict", "adapt"):
+                with pytest.raises(SystemExit, match="2"):
+                    cli.main([command, str(photos / "test"), str(model)])
+                error = " ".join(capsys.readouterr().err.split())
+                assert f"{model} is {kind} and {photos / 'test'} is not" in error
+                assert "the model comes first" in error
+        assert predict(capsys, saved, photos / "test")[2] == 0
+
+    def test_a_folder_of_runs_names_them(self, photos, run, capsys):
+        _, err, code = predict(capsys, run.folder.parent, photos / "nothing")
+        assert "neither a run" in err and code == 2
+        assert f"It holds 1 run: {run.folder}" in " ".join(err.split())
+
     def test_embeddings_are_for_python(self, vectors, photos, capsys):
         _, err, code = predict(capsys, vectors.folder, photos / "test")
         assert "takes embeddings, not images" in err and code == 2

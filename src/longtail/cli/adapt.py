@@ -9,7 +9,7 @@ import tyro
 
 from longtail.cli.arguments import Images, OptionalOut, choose_folder
 from longtail.cli.output import print_lines, show
-from longtail.cli.predict import list_images
+from longtail.cli.predict import check_order, list_images
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
@@ -55,6 +55,7 @@ class Adapt:
             raise UserError(
                 "adapt to what? Give images, or --prior FILE, or --uniform: one of them"
             )
+        check_order(self.model, self.images)
         listed = list_images(self.images) if self.images else None
         names = list(listed.files) if listed else None
         out = choose_folder(self.out, "adapted")

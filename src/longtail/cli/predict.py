@@ -86,8 +86,10 @@ class Predict:
             raise UserError("--csv and --json: pass one of them")
         self._check_out()
         fabric = self._launch()
-        images, unread = list_images(self.images)
+        check_order(self.model, self.images)
         model = self._load_model()  # on the device of this rank
+        images, unread = list_images(self.images)
+        self._print_notes(model)
         began = time.perf_counter()
         if fabric is None:
             done, skipped = self._print(model, images)
@@ -209,11 +211,26 @@ class Predict:
             model = model.with_background(self.background)
         if self.alpha is not None:
             model.alpha = self.alpha
+        return model
+
+    def _print_notes(self, model: "Predictor") -> None:
         if is_first_process():
             sets, false_alarms = self.sets is not None, self.false_alarms
             for note in list_notes(model, sets=sets, false_alarms=false_alarms):
                 show(note, file=sys.stderr)
-        return model
+
+
+def check_order(model: Path, images: Sequence[str]) -> None:
+    """Refuse images and a model in the wrong order: the model comes first."""
+    from longtail.serving.read import name_kind
+
+    if name_kind(model) is not None:
+        return
+    for name in images:
+        if kind := name_kind(Path(os.path.expanduser(name))):
+            raise UserError(
+                f"{name} is {kind} and {model} is not: the model comes first, and then the images"
+            )
 
 
 def list_notes(
