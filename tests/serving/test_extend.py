@@ -357,6 +357,18 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     assert "fox" in lt.load_model("extended").classes
 
 
+def test_the_name_of_a_file_is_refused_before_the_work(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(lt.Predictor, "extract", lambda *_: pytest.fail("began"))
+    model = predictor(next(iter(models.values())))
+    extend = partial(lt.extend, model, {"dog": [torch.zeros(3)]})
+    adapt = partial(lt.adapt, model, uniform=True)
+    for name in ("e.safetensors", "e.onnx", "e.pt2"):
+        for work in (extend, adapt):
+            with pytest.raises(UserError, match=rf"longtail export .*/e -o .*/{name} then writes"):
+                work(out=tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_photographs_that_are_not_read_are_counted(photo_run, tmp_path, capsys):
     noise(tmp_path / "new", 5)
     (tmp_path / "new" / "bad.heic").write_bytes(b"unknown")

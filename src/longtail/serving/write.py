@@ -117,7 +117,7 @@ def card_path(path: Path) -> Path:
 def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     """Write `model` to a folder in the layout of model hubs, which `from_pretrained` reads."""
     folder = Path(folder)
-    _check_folder(folder)
+    check_folder(folder)
     content, graph = _safetensors(model)
     _check(model, model, graph, "safetensors")
     write_bytes(folder / WEIGHTS, content)
@@ -126,8 +126,17 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     return folder
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder of a run, or one that holds other files and no model of ours."""
+def check_folder(folder: Path) -> None:
+    """Refuse a folder of a run, one that holds other files and no model of ours, or a file's name.
+
+    Long work asks before it begins.
+    """
+    if folder.suffix in (suffix for suffix, _ in WRITERS.values()):
+        name = folder.with_suffix("")
+        raise UserError(
+            f"{folder} is the name of a file, and a folder is to be written: choose {name}, and "
+            f"longtail export {name} -o {folder} then writes the file"
+        )
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a run: choose another folder")
     if not folder.is_dir() or read_description(folder / WEIGHTS):  # these are written first
