@@ -221,6 +221,9 @@ def test_answers_are_written_in_three_formats():
         "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400\n",
         "a.jpg  {cat, cow}  no answer\n",
     ]
+    names = ("Peach (leaf)", "Squash, mildew", 'the "red" one')
+    quoted = format_text("a.jpg", replace(PREDICTION, answer_set=names))
+    assert r'{Peach (leaf), "Squash, mildew", "the \"red\" one"}  cat 0.600' in quoted
     several = replace(PREDICTION, labels=(("dog", 0.4),))
     for each in (PREDICTION, full, silent, several, replace(several, labels=())):
         for form in (format_text, format_json):  # a later command recognises and replaces them

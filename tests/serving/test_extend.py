@@ -326,6 +326,16 @@ def test_both_counts_are_printed(models, capsys):
     assert one == start.format(19) + right and other == start.format(0)
 
 
+def test_names_with_commas_are_quoted(models, capsys):
+    done = lt.extend(predictor(models["linear"]), photographs(6))
+    near, taken = ("ant", "bee, wild"), {"bee, wild": 4, "ant": 2}
+    names = {"neighbours": {NAMES[6]: near}, "taken": {NAMES[6]: taken}}
+    _print_classes(replace(done, given={NAMES[6]: 6}, **names))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith('nearest classes: ant, "bee, wild"')
+    assert second.endswith('4 of "bee, wild", 2 of ant')
+
+
 @pytest.fixture
 def photo_run(tmp_path, monkeypatch):
     """A run on photographs with a validation part, in the current folder."""
