@@ -181,6 +181,11 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
     with pytest.raises(SystemExit) as stop:
         cli.main([*words[:3], str(photos / "broken.png"), "--out", str(out)])
     assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
+    (photos / "deep" / "c.heic").write_bytes(b"unknown")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words[:3], str(photos / "deep"), *words[4:]])
+    assert stop.value.code == 1
+    assert "deep: 1 file is not read: 1 with .heic, such as c.heic" in capsys.readouterr().err
 
 
 def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatch):

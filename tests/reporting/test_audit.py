@@ -201,6 +201,7 @@ def test_counts_splits_and_imbalance(photos: Folder) -> None:
 
 def test_the_command_prints_text_json_and_writes_a_page(photos: Folder, tmp_path, capsys) -> None:
     plant_unreadable(photos)
+    (tmp_path / "audit.html").write_text(lt.audit(photos.root).to_html())  # it is replaced
     main(["audit", str(photos.root), "-o", str(tmp_path / "audit.html")])
     text = capsys.readouterr().out
     assert text.startswith(str(lt.audit(photos.root))) and "audit.html" in text
@@ -314,13 +315,17 @@ def test_unreadable_images_are_not_counted(photos: Folder) -> None:
     assert found(audit)["empty-classes"] == [("a",)]
 
 
-def test_a_folder_as_output_is_refused_before_the_audit(
+def test_other_output_is_refused_before_the_audit(
     photos: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.reporting.audit.audit", lambda *_, **__: 1 / 0)
     with pytest.raises(SystemExit, match="2"):
         main(["audit", str(photos.root), "-o", str(photos.root)])
     assert "is a folder: pass a file, as in -o" in capsys.readouterr().err
+    (photos.root / "notes.html").write_text("<title>My notes</title>")
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", str(photos.root), "-o", str(photos.root / "notes.html")])
+    assert "was not written by longtail" in capsys.readouterr().err
 
 
 def test_several_processes_do_not_repeat_an_audit(monkeypatch, capsys) -> None:

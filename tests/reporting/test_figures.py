@@ -428,6 +428,18 @@ class TestRefused:
         )
 
 
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_only_figures_are_replaced(kind, tmp_path):
+    out = tmp_path / f"graph.{kind}"
+    for _ in range(2):
+        figures.draw("causal-graph", [], out)
+    assert out.stat().st_size > 1000
+    out.write_bytes(b"<svg>mine</svg>")
+    with pytest.raises(UserError, match="not written by longtail figure .*begins with '<svg>mine"):
+        figures.draw("causal-graph", [], out)
+    assert out.read_bytes() == b"<svg>mine</svg>"
+
+
 def test_the_commands(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cli.main(["figures"])

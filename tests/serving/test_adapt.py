@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from longtail.nn.heads import DeconfoundHead, FoldedHead, LinearHead
 from longtail.serving.model import ModelDescription
 from longtail.serving.write import export, save_pretrained
 from simulated import draw_mix, simulate
-from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
+from trusted import COUNTS, NAMES, noise, predictor, trusted_model, without_trust
 
 BACKWARD = (1 / COUNTS.tensor().double()) / (1 / COUNTS.tensor().double()).sum()
 PLACE = simulate(draw_mix(BACKWARD, 800), seed=5)
@@ -243,3 +244,16 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "--prior", "absent.csv", "-o", "x"])
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_images_that_are_not_read_are_counted(served, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    done = lt.adapt(predictor(served), uniform=True)
+    monkeypatch.setattr("longtail.serving.adapt.adapt", lambda *_, **options: done)
+    files = noise(tmp_path / "new", 2)
+    cli.main(["adapt", "m", "new"])
+    assert "not read" not in capsys.readouterr().err
+    Path(files[0]).rename("new/0.heic")
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["adapt", "m", "new"])
+    assert "new: 1 file is not read: 1 with .heic, such as 0.heic\n" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import longtail as lt
 from longtail.cli.predict import list_notes
-from longtail.cli.prediction_lines import format_csv, format_json, format_text
+from longtail.cli.prediction_lines import MARK, format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.trust import Trust, describe_trust
@@ -220,6 +221,13 @@ def test_answers_are_written_in_three_formats():
         "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400\n",
         "a.jpg  {cat, cow}  no answer\n",
     ]
+    names = ("Peach (leaf)", "Squash, mildew", 'the "red" one')
+    quoted = format_text("a.jpg", replace(PREDICTION, answer_set=names))
+    assert r'{Peach (leaf), "Squash, mildew", "the \"red\" one"}  cat 0.600' in quoted
+    several = replace(PREDICTION, labels=(("dog", 0.4),))
+    for each in (PREDICTION, full, silent, several, replace(several, labels=())):
+        for form in (format_text, format_json):  # a later command recognises and replaces them
+            assert re.match(MARK, form("a b.jpg", each).encode())
     plain, answered = (json.loads(format_json("a.jpg", each)) for each in (PREDICTION, silent))
     assert set(plain) == {"image", "class", "top"}
     assert answered["class"] is None and answered["set"] == ["cat", "cow"]

@@ -52,6 +52,18 @@ def test_a_run_without_its_blueprint_is_refused_before_images_are_read(run, tmp_
         lt.embed(other, tmp_path / "f.npz")
 
 
+def test_only_files_of_features_are_replaced(run, tmp_path, monkeypatch):
+    out = lt.embed(run, tmp_path / "f.npz")
+    written = out.read_bytes()
+    assert lt.embed(run, out).read_bytes() == written
+    np.savez(out, x_train=np.zeros((2, 3)))
+    other = out.read_bytes()
+    monkeypatch.setattr(embeddings, "_open_run", lambda *_: pytest.fail("began"))
+    with pytest.raises(UserError, match=r"f\.npz was not written by longtail embed .* delete it"):
+        lt.embed(run, out)
+    assert out.read_bytes() == other
+
+
 def test_options_for_images_that_were_not_named_are_refused(run, tmp_path, capsys):
     cli.main(["embed", str(run.folder), "-o", str(tmp_path / "f.npz")])
     with pytest.raises(SystemExit):

@@ -16,6 +16,7 @@ import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
 from longtail.core.errors import UserError
+from longtail.core.files import encode_tensors
 from longtail.evaluation import metrics
 from longtail.nn.heads import NormalisedHead
 from longtail.runs import reopen as finished
@@ -320,6 +321,29 @@ def test_a_runs_own_files_are_left_alone(runs, tmp_path):
         lt.export(runs["baseline"], out=runs["baseline"].folder / "model.safetensors")
     with pytest.raises(UserError, match="pass the folder of the run"):
         lt.load_model(runs["baseline"].folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_only_exports_are_replaced(to, vectors, tmp_path, monkeypatch):
+    run, path = vectors["oltr"], tmp_path / f"m{WRITERS[to][0]}"
+    path.touch()
+    for _ in range(2):
+        lt.export(run, out=path)
+    card, weights = exports.card_path(path), run.folder / "model.safetensors"
+    monkeypatch.setitem(WRITERS, to, (path.suffix, lambda _: pytest.fail("began")))
+    card.write_text("my notes")
+    with pytest.raises(UserError, match=r"\.md was not written .*begins with 'my notes'.*delete"):
+        lt.export(run, out=path)
+    path.write_bytes(weights.read_bytes())
+    with pytest.raises(UserError, match=r"was not written by longtail export \([\d,]+ bytes\)"):
+        lt.export(run, out=path)
+    assert path.read_bytes() == weights.read_bytes() and card.read_text() == "my notes"
+
+
+def test_exports_without_a_seal_are_replaced(vectors, tmp_path):
+    metadata = {"longtail": json.dumps({"classes": []})}  # as earlier versions wrote it
+    (tmp_path / "m.safetensors").write_bytes(encode_tensors({"x": torch.ones(1)}, metadata))
+    assert lt.load_model(lt.export(vectors["oltr"], out=tmp_path / "m.safetensors")).classes
 
 
 def test_runs_that_lack_something_say_so(runs, tmp_path):

@@ -326,6 +326,16 @@ def test_both_counts_are_printed(models, capsys):
     assert one == start.format(19) + right and other == start.format(0)
 
 
+def test_names_with_commas_are_quoted(models, capsys):
+    done = lt.extend(predictor(models["linear"]), photographs(6))
+    near, taken = ("ant", "bee, wild"), {"bee, wild": 4, "ant": 2}
+    names = {"neighbours": {NAMES[6]: near}, "taken": {NAMES[6]: taken}}
+    _print_classes(replace(done, given={NAMES[6]: 6}, **names))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith('nearest classes: ant, "bee, wild"')
+    assert second.endswith('4 of "bee, wild", 2 of ant')
+
+
 @pytest.fixture
 def photo_run(tmp_path, monkeypatch):
     """A run on photographs with a validation part, in the current folder."""
@@ -355,6 +365,28 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
         cli.main(["extend", "grown", "owl=new/eel"])
     assert "extended exists: -o extended replaces it" in capsys.readouterr().err
     assert "fox" in lt.load_model("extended").classes
+
+
+def test_the_name_of_a_file_is_refused_before_the_work(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(lt.Predictor, "extract", lambda *_: pytest.fail("began"))
+    model = predictor(next(iter(models.values())))
+    extend = partial(lt.extend, model, {"dog": [torch.zeros(3)]})
+    adapt = partial(lt.adapt, model, uniform=True)
+    for name in ("e.safetensors", "e.onnx", "e.pt2"):
+        for work in (extend, adapt):
+            with pytest.raises(UserError, match=rf"longtail export .*/e -o .*/{name} then writes"):
+                work(out=tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_photographs_that_are_not_read_are_counted(photo_run, tmp_path, capsys):
+    noise(tmp_path / "new", 5)
+    (tmp_path / "new" / "bad.heic").write_bytes(b"unknown")
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["extend", "run", "dog=new", "-o", "grown"])
+    out, err = capsys.readouterr()
+    assert "new: 1 file is not read: 1 with .heic, such as bad.heic\n" in err
+    assert "dog: 5 photographs" in out and "dog" in lt.load_model("grown").classes
 
 
 @pytest.mark.parametrize(

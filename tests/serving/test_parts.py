@@ -184,6 +184,34 @@ def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
     assert os.listdir(tmp_path) == ["pipe.csv"]
 
 
+def test_only_files_of_predictions_are_replaced(folder, tmp_path, capsys):
+    own, words = {}, [str(folder / "m.safetensors"), str(folder / "photos" / "test")]
+    for name in ("a.csv", "a.jsonl", "a.txt"):
+        (tmp_path / name).touch()
+        for top in ("2", "1"):  # the second command replaces the file of the first
+            cli.main(["predict", *words, "--top", top, "-o", str(tmp_path / name)])
+        own[name] = (tmp_path / name).read_text()
+    for text in own.values():  # in another format too
+        (tmp_path / "b.txt").write_text(text)
+        cli.main(["predict", *words, "--top", "1", "-o", str(tmp_path / "b.txt")])
+        assert (tmp_path / "b.txt").read_text() == own["a.txt"]
+    capsys.readouterr()
+    for name, content in (
+        ("labels.csv", b"image,label\na.png,ant\n"),
+        ("labels.jsonl", b'{"image": "a.png", "label": "ant"}\n'),
+        ("notes.txt", b"Prices  of 2020\n"),
+        ("shares.txt", b"ant  0.300\nbee  0.700\n"),
+        ("photo.csv", b"\x89PNG\r\n"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["predict", *words, "-o", str(tmp_path / name)])
+        error = " ".join(capsys.readouterr().err.split())
+        assert f"{name} was not written by longtail predict (" in error
+        assert error.endswith("choose another name or delete it")
+        assert (tmp_path / name).read_bytes() == content
+
+
 @pytest.mark.parametrize(
     ("words", "ranks", "reason"),
     [

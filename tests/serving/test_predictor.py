@@ -340,6 +340,15 @@ def predict(capsys, *words: object) -> tuple[str, str, int]:
     return said.out, said.err, code
 
 
+def test_a_folder_is_not_an_image(photos, run):
+    model, folder = lt.load_model(run), photos / "test" / "sea"
+    for place in (folder, str(folder)):
+        with pytest.raises(UserError, match=r"sea is a folder: .* sorted\(Path\('.*sea'\)"):
+            model.predict(place)
+    assert len(model.predict(sorted(folder.iterdir()))) == 5
+    assert list(model.stream([folder])) == ["it is a folder, not an image"]
+
+
 class TestCommand:
     def test_folders_globs_and_files_in_their_order(self, photos, run, capsys):
         test = photos / "test"
@@ -396,6 +405,25 @@ class TestCommand:
         assert "gone.png: it does not exist\n" in err
         assert "2 images classified, 2 skipped, in " in err
 
+    def test_images_of_a_folder_that_are_not_read_are_counted(self, photos, run, capsys, tmp_path):
+        (tmp_path / "new" / "deep").mkdir(parents=True)
+        unread, harmless = ("1.HEIC", "2.nef", "deep/3.heic"), ("a.txt", "b.csv", "Thumbs.db", "c")
+        for name in (*unread, *harmless, ".DS_Store", ".hidden.heic"):
+            (tmp_path / "new" / name).write_bytes(b"unknown")
+        told = "3 files are not read: 2 with .heic, 1 with .nef, such as 1.HEIC"
+        _, err, code = predict(capsys, run.folder, tmp_path / "new")
+        assert f"no image found. {tmp_path / 'new'}: {told}" in err.replace("\n", " ") and code == 2
+        good = photos / "test" / "sea" / "0.png"
+        (tmp_path / "new" / "4.png").write_bytes(good.read_bytes())
+        for more in ((), ("-o", tmp_path / "found.csv")):
+            _, err, code = predict(capsys, run.folder, tmp_path / "new", *more)
+            assert f"{tmp_path / 'new'}: {told}\n" in err and code == 1
+            assert "1 image classified, 3 skipped, in " in err
+        for name in unread:
+            (tmp_path / "new" / name).unlink()
+        _, err, code = predict(capsys, run.folder, tmp_path / "new")
+        assert "not read" not in err and code == 0
+
     def test_alpha_turns_the_dial(self, photos, run, capsys):
         file = photos / "test" / "leaf" / "0.png"
         out, _, _ = predict(capsys, run.folder, file, "--alpha", 2, "--json")
@@ -425,6 +453,24 @@ class TestCommand:
         _, err, code = predict(capsys, run.folder, *words)
         assert said in err and code == 2 and "Traceback" not in err
 
+    def test_a_model_after_the_images_is_refused(self, photos, run, capsys, tmp_path):
+        saved = lt.load_model(run).save_pretrained(tmp_path / "saved")
+        file = lt.export(run, out=tmp_path / "m.safetensors")
+        kinds = {run.folder: "a run", saved: "a saved model", file: "a model file"}
+        for model, kind in kinds.items():
+            for command in ("predict", "adapt"):
+                with pytest.raises(SystemExit, match="2"):
+                    cli.main([command, str(photos / "test"), str(model)])
+                error = " ".join(capsys.readouterr().err.split())
+                assert f"{model} is {kind} and {photos / 'test'} is not" in error
+                assert "the model comes first" in error
+        assert predict(capsys, saved, photos / "test")[2] == 0
+
+    def test_a_folder_of_runs_names_them(self, photos, run, capsys):
+        _, err, code = predict(capsys, run.folder.parent, photos / "nothing")
+        assert "neither a run" in err and code == 2
+        assert f"It holds 1 run: {run.folder}" in " ".join(err.split())
+
     def test_embeddings_are_for_python(self, vectors, photos, capsys):
         _, err, code = predict(capsys, vectors.folder, photos / "test")
         assert "takes embeddings, not images" in err and code == 2
@@ -433,13 +479,13 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         cli.main(["export", str(run.folder)])
         (made,) = tmp_path.glob("*.safetensors")
-        made.write_text("mine")
+        written = made.read_bytes()
         with pytest.raises(SystemExit):
-            cli.main(["export", str(run.folder)])
+            cli.main(["export", str(run.folder), "--alpha", "0"])
         assert f"-o {made.name} replaces it" in capsys.readouterr().err
-        assert made.read_text() == "mine"
-        cli.main(["export", str(run.folder), "-o", made.name])
-        assert lt.load_model(made).classes
+        assert made.read_bytes() == written
+        cli.main(["export", str(run.folder), "--alpha", "0", "-o", made.name])
+        assert lt.load_model(made).alpha == 0.0
 
     def test_export_writes_beside_its_card_and_says_so(self, run, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

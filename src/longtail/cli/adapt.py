@@ -9,7 +9,7 @@ import tyro
 
 from longtail.cli.arguments import Images, OptionalOut, choose_folder
 from longtail.cli.output import print_lines, show
-from longtail.cli.predict import list_images
+from longtail.cli.predict import check_order, list_images
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
@@ -55,7 +55,9 @@ class Adapt:
             raise UserError(
                 "adapt to what? Give images, or --prior FILE, or --uniform: one of them"
             )
-        names = list(list_images(self.images)) if self.images else None
+        check_order(self.model, self.images)
+        listed = list_images(self.images) if self.images else None
+        names = list(listed.files) if listed else None
         out = choose_folder(self.out, "adapted")
         from longtail.serving.adapt import adapt
 
@@ -65,7 +67,7 @@ class Adapt:
             show(f"skipped {names[place]}: {reason}", file=sys.stderr)
         print_mix(done)
         show(f"written to {out}")
-        if done.unreadable:
+        if done.unreadable or (listed and listed.unread):
             sys.exit(1)
 
 

@@ -61,7 +61,10 @@ class AuditCommand:
                 "torchrun and srun, as one process that uses every core"
             )
         from longtail.reporting.audit import audit
+        from longtail.reporting.template import check_page
 
+        if self.out:
+            check_page(self.out)
         names = ("root", "labels", "list", "val_list", "test_list")
         found = audit(self.data, self.run_folder, **{name: getattr(self, name) for name in names})
         if self.json:

@@ -143,9 +143,10 @@ class DetectPredict:
             numbers = _skip_unreadable(finished, range(len(data)), lambda i: data.select([i]))
             return data.select(numbers), len(numbers) == len(data)
         if self.images:
-            files = [Path(name) for name in list_images(self.images)]
+            listed = list_images(self.images)
+            files = [Path(name) for name in listed.files]
             paths = _skip_unreadable(finished, files, lambda path: open_files([path], categories))
-            return open_files(paths, categories), len(paths) == len(files)
+            return open_files(paths, categories), len(paths) == len(files) and not listed.unread
         return finished.val, True
 
 

@@ -11,7 +11,7 @@ from longtail.cli.arguments import OptionalOut, choose_folder
 from longtail.cli.output import is_first_process, show
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
-from longtail.core.names import count_noun
+from longtail.core.names import count_noun, join_names, quote_if_needed
 
 if TYPE_CHECKING:
     from longtail.serving.extend import Extension
@@ -42,7 +42,8 @@ class Extend:
 
     def run(self) -> None:
         """Write the model and print what the new classes take from the old ones."""
-        names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
+        listed = {name: list_images([place]) for name, place in map(_split, self.classes)}
+        names = {name: list(images.files) for name, images in listed.items()}
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
         out = choose_folder(self.out, "extended")
@@ -54,7 +55,7 @@ class Extend:
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done)
         show(f"written to {out}")
-        if any(done.unreadable.values()):
+        if any(done.unreadable.values()) or any(images.unread for images in listed.values()):
             sys.exit(1)
 
 
@@ -69,12 +70,13 @@ def _print_classes(done: "Extension") -> None:
     if not is_first_process():
         return
     for name, number in done.photographs.items():
-        near = ", ".join(done.neighbours[name])
+        near = join_names(done.neighbours[name])
         known = f"{done.recognised[name]:,} recognised"
         show(f"{name}: {count_noun(number, 'photograph')}, {known}; nearest classes: {near}")
         if done.taken is not None and done.given is not None:
             taken = done.taken[name]
-            whom = ", ".join(f"{count} of {old}" for old, count in list(taken.items())[:5])
+            most = list(taken.items())[:5]
+            whom = ", ".join(f"{count} of {quote_if_needed(old)}" for old, count in most)
             given, lost = done.given[name], sum(taken.values())
             more = f"; {lost:,} had the right answer before{': ' if whom else ''}{whom}"
             show(

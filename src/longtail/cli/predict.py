@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from longtail.cli.arguments import Images, OptionalOut
 from longtail.cli.output import is_first_process, show
-from longtail.cli.prediction_lines import Lines, format_csv, format_json, format_text
+from longtail.cli.prediction_lines import MARK, Lines, format_csv, format_json, format_text
 from longtail.core.errors import UserError, list_some
 from longtail.core.names import count_noun
 
@@ -86,13 +86,16 @@ class Predict:
             raise UserError("--csv and --json: pass one of them")
         self._check_out()
         fabric = self._launch()
-        images = list_images(self.images)
+        check_order(self.model, self.images)
         model = self._load_model()  # on the device of this rank
+        images, unread = list_images(self.images)
+        self._print_notes(model)
         began = time.perf_counter()
         if fabric is None:
             done, skipped = self._print(model, images)
         else:
             done, skipped = self._write(model, list(images), fabric)
+        done, skipped = done + len(unread), skipped + len(unread)
         if not is_first_process():
             return
         seconds, start = time.perf_counter() - began, "\r" if sys.stderr.isatty() else ""
@@ -116,6 +119,10 @@ class Predict:
         if (self.json and suffix == ".csv") or (self.csv and suffix == ".jsonl"):
             flag = "--json" if self.json else "--csv"
             raise UserError(f"{self.out} implies another format than {flag}: leave one of them out")
+        if self.out is not None:
+            from longtail.core.files import check_own
+
+            check_own(self.out, MARK, "longtail predict")
 
     @property
     def _suffix(self) -> str:
@@ -204,11 +211,26 @@ class Predict:
             model = model.with_background(self.background)
         if self.alpha is not None:
             model.alpha = self.alpha
+        return model
+
+    def _print_notes(self, model: "Predictor") -> None:
         if is_first_process():
             sets, false_alarms = self.sets is not None, self.false_alarms
             for note in list_notes(model, sets=sets, false_alarms=false_alarms):
                 show(note, file=sys.stderr)
-        return model
+
+
+def check_order(model: Path, images: Sequence[str]) -> None:
+    """Refuse images and a model in the wrong order: the model comes first."""
+    from longtail.serving.read import name_kind
+
+    if name_kind(model) is not None:
+        return
+    for name in images:
+        if kind := name_kind(Path(os.path.expanduser(name))):
+            raise UserError(
+                f"{name} is {kind} and {model} is not: the model comes first, and then the images"
+            )
 
 
 def list_notes(
@@ -240,38 +262,60 @@ def list_notes(
     return notes
 
 
-def list_images(images: Sequence[str]) -> Iterable[str]:
+class ListedImages(NamedTuple):
+    """Images that a command was given."""
+
+    files: Iterable[str]
+    """The image files, in order."""
+    unread: Sequence[Path] = ()
+    """Images in its folders with a suffix that longtail does not read."""
+
+
+def list_images(images: Sequence[str]) -> ListedImages:
     """List the files that paths, folders, globs and standard input name, in order.
 
-    Standard input is read as it comes; all else is a list, which processes decode for a GPU.
+    Standard input is read as it comes; all else is a list, which processes decode for a GPU. Images
+    in folders that are not read are reported on standard error.
     """
     parts = [_expand(name) for name in images]  # raises before the first image is read
     if not parts:
         raise UserError("which images? Give files, folders, globs, or - for a list")
-    listed = chain.from_iterable(parts)
-    if STDIN in images:
-        return listed
-    files = list(listed)
-    if not any(map(os.path.exists, files)):
-        raise UserError(f"{list_some(files)}: no such file or folder; check the path")
-    return files
+    files: Iterable[str] = chain.from_iterable(part.files for part in parts)
+    if STDIN not in images:
+        files = list(files)
+        if not any(map(os.path.exists, files)):
+            raise UserError(f"{list_some(files)}: no such file or folder; check the path")
+    for name, part in zip(images, parts, strict=True):
+        if part.unread and is_first_process():
+            show(_describe_unread(name, part.unread), file=sys.stderr)
+    return ListedImages(files, [path for part in parts for path in part.unread])
 
 
-def _expand(name: str) -> Iterable[str]:
-    from longtail.data.formats.folder import list_images
+def _expand(name: str) -> ListedImages:
+    from longtail.data.formats.folder import UNREAD, list_files
 
     path = Path(os.path.expanduser(name))
     if name == STDIN:
-        return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+        return ListedImages(line.rstrip("\r\n") for line in sys.stdin if line.strip())
+    unread: list[Path] = []
     if path.is_dir():
-        files = list(map(str, list_images(path)))
+        images, others = list_files(path)
+        files = list(map(str, images))
+        unread = [each for each in others if each.suffix.lower() in UNREAD]
     elif glob.has_magic(name) and not path.exists():
         files = sorted(glob.glob(str(path), recursive=True))
     else:
         files = [str(path)]
     if not files:
-        raise UserError(f"'{name}': no image found")
-    return files
+        found = f". {_describe_unread(name, unread)}. Convert to .jpg or .png" if unread else ""
+        raise UserError(f"'{name}': no image found{found}")
+    return ListedImages(files, unread)
+
+
+def _describe_unread(folder: str, unread: Sequence[Path]) -> str:
+    from longtail.data.formats.folder import describe_others
+
+    return describe_others(Path(os.path.expanduser(folder)), unread)
 
 
 def _report_skipped(name: str, reason: str) -> None:

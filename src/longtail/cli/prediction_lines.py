@@ -4,11 +4,19 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from longtail.core.names import make_text_printable
+from longtail.core.names import join_names, make_text_printable
 from longtail.core.spreadsheets import format_rows
 
 if TYPE_CHECKING:
     from longtail.serving.predictor import Prediction
+
+
+MARK = (
+    rb"\Aimage,rank,class,probability[,\r\n]"
+    rb'|\A\{"image": "[^\n]*?"top": \['
+    rb"|\A(?=[^\n]*  )[^\n]*?(?:[^\n ] [01]\.\d{3}|  no answer|  no label)(?:  |\r?\n)"
+)
+"""Regular expression that matches the first line of a file of predictions: CSV, JSON or text."""
 
 
 class Lines(NamedTuple):
@@ -26,7 +34,7 @@ def format_text(image: str, prediction: "Prediction") -> str:
     if prediction.unknown:
         parts.append("(unlike every class)")
     if prediction.answer_set is not None:
-        parts.append("{" + ", ".join(prediction.answer_set) + "}")
+        parts.append("{" + join_names(prediction.answer_set) + "}")
     if prediction.labels is not None:
         parts += [f"{name} {value:.3f}" for name, value in prediction.labels] or ["no label"]
     elif prediction.answered:

@@ -1,7 +1,9 @@
 """Atomic writes, and tensors read from files."""
 
 import errno
+import mmap
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from longtail.core.errors import UserError
+
+SHOWN = 40
+"""Bytes of another program's file that an error shows."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -81,6 +86,33 @@ def check_replaceable(path: Path) -> None:
     if circle or (path.exists() and not path.is_file()):
         kind = "a folder" if path.is_dir() else "not a regular file"
         raise UserError(f"{path} is {kind} and is not replaced: choose another file")
+
+
+def check_own(path: Path, mark: bytes, command: str) -> None:
+    """Refuse to replace a file that `command` did not write; long work asks before it begins.
+
+    Every file of the command matches the regular expression `mark`. An empty file is replaced.
+    """
+    check_replaceable(path)
+    try:
+        size = path.stat().st_size if path.exists() else 0
+        if not size:
+            return
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if re.search(mark, content):
+                return
+            start = content[:SHOWN]
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    first = (start.decode(errors="ignore").splitlines() or [""])[0]
+    what = f"it begins with '{first}'" if first.isprintable() and first else f"{size:,} bytes"
+    raise UserError(
+        f"{path} was not written by {command} ({what}) and is not replaced: choose another name or "
+        "delete it"
+    )
 
 
 def _make_folder(folder: Path) -> None:

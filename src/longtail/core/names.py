@@ -1,6 +1,8 @@
 """Names that users gave to files and classes, and numbers of things, as people read them."""
 
+import json
 import re
+from collections.abc import Iterable
 
 LONGEST_NAME = 100
 """Characters of a file name; most file systems allow 255 bytes."""
@@ -27,6 +29,16 @@ def shorten(name: str, most: int) -> str:
 def count_noun(number: int, one: str, several: str = "") -> str:
     """Count in words: '1 image', '2,000 images', or '2 images are' with `several`."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Join names with commas; a name that holds a comma or a quotation mark is quoted."""
+    return ", ".join(map(quote_if_needed, names))
+
+
+def quote_if_needed(name: str) -> str:
+    """Quote a name that a list with commas would leave ambiguous, as JSON does."""
+    return json.dumps(name, ensure_ascii=False) if {",", '"'} & set(name) else name
 
 
 def make_text_printable(text: str) -> str:

@@ -10,12 +10,11 @@ from PIL.Image import Image
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
 from longtail.detection.reopen import OpenDetector, OwnSplits
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.sections import Cells, mark_best, show_best
-from longtail.reporting.template import source, template
+from longtail.reporting.template import source, template, write_page
 from longtail.runs.compare import check_finished
 
 WIDTH, HEIGHT = 600, 200
@@ -78,9 +77,7 @@ def report(
         runs=[_describe_run(*each) for each in zip(names, runs, results, strict=True)],
         style=source("style.css"),
     )
-    with replace_atomically(out) as path:
-        path.write_text(page, encoding="utf-8")
-    return out
+    return write_page(out, page)
 
 
 def make_rows(results: Sequence[Mapping[str, Any]]) -> list[Cells]:

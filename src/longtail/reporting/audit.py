@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longtail.core.files import replace_atomically
 from longtail.data.base import ClassCounts
 from longtail.data.findings import Finding, list_findings
 from longtail.data.inspection import Inspection, inspect
 from longtail.data.load import open_unread
 from longtail.reporting import audit_page, audit_text
 from longtail.reporting.outlook import RunOutlook, study_run
+from longtail.reporting.template import write_page
 from longtail.runs.folder import Run
 
 
@@ -42,9 +42,7 @@ class Audit:
 
     def write(self, out: Path | str) -> Path:
         """Write the page to `out`."""
-        with replace_atomically(Path(out)) as path:
-            path.write_text(self.to_html(), encoding="utf-8")
-        return Path(out)
+        return write_page(Path(out), self.to_html())
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; rows and classes are named."""

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
 from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
@@ -13,7 +12,7 @@ from longtail.evaluation.label_metrics import ORIGINS
 from longtail.reporting.figures.canvas import Spread
 from longtail.reporting.sections import Cells, mark_best, show_best, tabulate_splits
 from longtail.reporting.tail_picture import draw_tail
-from longtail.reporting.template import source, template
+from longtail.reporting.template import source, template, write_page
 from longtail.runs import compare as comparing
 from longtail.runs.folder import Run
 
@@ -57,9 +56,7 @@ def report_labels(runs: Sequence[Run], out: Path) -> Path:
         runs=[(str(run.folder), run.public_config, run.made_with) for run in runs],
         style=source("style.css"),
     )
-    with replace_atomically(out) as path:
-        path.write_text(page, encoding="utf-8")
-    return out
+    return write_page(out, page)
 
 
 def _tabulate_averages(groups: Sequence[tables.SeedGroup]) -> list[Cells]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longtail.core.files import replace_atomically
 from longtail.core.names import make_printable
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import RULES, describe_choice
@@ -21,7 +20,7 @@ from longtail.reporting.finding import find_best, state_finding
 from longtail.reporting.label_page import is_multi_label, report_labels
 from longtail.reporting.photographs import arrange_galleries
 from longtail.reporting.tail_picture import draw_tail
-from longtail.reporting.template import source, template
+from longtail.reporting.template import source, template, write_page
 from longtail.runs.compare import check_finished
 from longtail.runs.folder import Run
 
@@ -76,10 +75,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         style=source("style.css"),
         script="\n".join(source(name) for name in SCRIPTS),
     )
-    out = Path(out)
-    with replace_atomically(out) as path:
-        path.write_text(page, encoding="utf-8")
-    return out
+    return write_page(Path(out), page)
 
 
 def _describe_data(run: EvaluatedRun) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import jinja2
+
+from longtail.core.files import check_own, replace_atomically
 
 
 @cache  # parsing one takes longer than rendering it
@@ -17,3 +20,16 @@ def template(name: str) -> jinja2.Template:
 def source(name: str) -> str:
     """The text of the file `name` in `assets/`."""
     return files("longtail.reporting").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def check_page(out: Path) -> None:
+    """Refuse to replace a file that is not a page of ours."""
+    check_own(out, b"<title>longtail", "longtail")
+
+
+def write_page(out: Path, page: str) -> Path:
+    """Write a page to `out`, where at most another page of ours may lie."""
+    check_page(out)
+    with replace_atomically(out) as path:
+        path.write_text(page, encoding="utf-8")
+    return out

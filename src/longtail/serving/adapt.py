@@ -99,6 +99,8 @@ def adapt(
     """
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
+    if out is not None:
+        exports.check_folder(Path(out))
     predictor = model if isinstance(model, Predictor) else load_model(model)
     require_one_label(predictor.about, "adapting to a class mix")
     trust = require_trust(predictor.trust, "adapting to a class mix")

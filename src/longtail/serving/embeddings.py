@@ -28,7 +28,7 @@ from torch import Tensor
 
 from longtail.core.config import Config, DataConfig, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
-from longtail.core.files import encode_tensors, replace_atomically
+from longtail.core.files import check_own, encode_tensors, replace_atomically
 from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
@@ -50,6 +50,9 @@ from longtail.training.launch import launch
 from longtail.training.model import Blueprint, use_inputs_of_weights
 
 logger = logging.getLogger(__name__)
+
+ORIGIN = "made_by"
+"""Array of the file that says where the features come from."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ def embed(
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz: that is how longtail recognises the format")
+    check_own(out, ORIGIN.encode() + rb"\.npy", "longtail embed")
     if (run is None) == (weights is None):
         raise UserError("pass the folder of a run, or --weights FILE or --pretrained, and not both")
     if run is not None:
@@ -200,7 +204,7 @@ def _write(out: Path, made: Embedder, parts: Parts) -> None:
         "images_sha256": made.images.subset_sha256,
         **made.origin,
     }
-    arrays["made_by"] = np.array(json.dumps(about))
+    arrays[ORIGIN] = np.array(json.dumps(about))
     with replace_atomically(out) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -296,4 +300,4 @@ def _load_images(
 def read_origin(path: Path) -> dict[str, Any]:
     """Read the origin that `embed` wrote into `path`; empty if another program wrote the file."""
     with np.load(path, allow_pickle=False) as file:
-        return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
+        return json.loads(str(file[ORIGIN])) if ORIGIN in file.files else {}

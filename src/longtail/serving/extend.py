@@ -88,6 +88,8 @@ def extend(
         UserError: if a class exists, has no readable photograph, or the model has no class means
             where they are needed.
     """
+    if out is not None:
+        exports.check_folder(Path(out))
     predictor = model if isinstance(model, Predictor) else load_model(model)
     require_one_label(predictor.about, "extend")
     _check_classes(classes, predictor.classes)

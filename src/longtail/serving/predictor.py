@@ -220,6 +220,11 @@ class Predictor:
         Raises:
             UserError: if an image is unreadable; `stream` continues instead.
         """
+        if isinstance(images, (str, Path)) and Path(images).is_dir():
+            raise UserError(
+                f"{images} is a folder: give a list of images, such as "
+                f"sorted(Path('{images}').iterdir())"
+            )
         one = isinstance(images, (str, Path, bytes, Image.Image))
         if isinstance(images, (np.ndarray, Tensor)):
             one = images.ndim <= len(self.about.blueprint.shape)

@@ -25,6 +25,7 @@ from longtail.evaluation import tables
 from longtail.evaluation.stored import check_result
 from longtail.evaluation.trust import check_trust
 from longtail.runs.folder import Run
+from longtail.runs.places import describe_runs_below
 from longtail.runs.store import CLASS_MEANS
 from longtail.serving.model import WAY_OUT, ModelDescription, ServedModel, read_thresholds
 from longtail.training.model import Blueprint
@@ -69,13 +70,27 @@ def read_folder(folder: Path) -> ServedModel:
         return read_run(folder)
     if not folder.exists():
         raise UserError(f"{folder} does not exist: pass a run, an exported model or a saved one")
-    if not (folder / CONFIG).exists() or not (folder / WEIGHTS).exists():
+    if not is_saved(folder):
         raise UserError(
             f"{folder} is neither a run (no config.yaml) nor a saved model (no {CONFIG} with "
-            f"{WEIGHTS})"
+            f"{WEIGHTS}){describe_runs_below(folder)}"
         )
     about = check_description(folder)
     return ServedModel.load(about, read_tensors(folder / WEIGHTS), str(folder))
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder looks like one that `save_pretrained` wrote."""
+    return (folder / CONFIG).exists() and (folder / WEIGHTS).exists()
+
+
+def name_kind(path: Path) -> str | None:
+    """Return what kind of model a path looks like, as in 'a run'; None if like none."""
+    if (path / "config.yaml").exists():
+        return "a run"
+    if is_saved(path):
+        return "a saved model"
+    return "a model file" if path.suffix in (".safetensors", ".onnx") and path.is_file() else None
 
 
 def read_run(run: Run | Path | str) -> ServedModel:

@@ -146,6 +146,8 @@ def retrofit(
     folder = None if out is None else Path(out)
     if folder and folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --out")
+    if folder:
+        exports.check_folder(folder)
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)
     state = read_state(Path(checkpoint))

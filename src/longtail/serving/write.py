@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, list_some, unknown_error
-from longtail.core.files import write_bytes
+from longtail.core.files import check_own, write_bytes
 from longtail.core.names import make_file_name
-from longtail.core.seals import BLANK, KEY, seal
+from longtail.core.seals import BLANK, KEY, MARK, seal
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
 from longtail.serving.calibrated import CalibratedModel
@@ -43,7 +43,11 @@ ALPHAS = (0.0, 1.5)
 """Alphas at which a graph with adjustable alpha must agree with the model."""
 LARGEST_ONNX = 2**31 - 2**24
 """Most bytes of weights in one file: protobuf's limit, less room for the graph."""
+EXPORTED = MARK + rb'|"longtail":"\{'
+"""Regular expression that matches in every exported file; earlier versions wrote no seal."""
 CARD = "README.md"
+CARD_MARK = rb"library_name: longtail"
+"""Line of every model card."""
 CHECKPOINT = "checkpoint.safetensors"
 """File of `retrofit`: the original network with new weights in its last layer."""
 
@@ -91,11 +95,13 @@ def export(
         raise UserError(f"{path} must end in one of {', '.join(formats)}")
     if path.suffix != suffix:
         raise UserError(f"{path} must end in {suffix} to hold {to}")
-    if out is None and path.exists():
-        raise UserError(f"{path} exists: -o {path} replaces it, another name keeps both")
     own_folder = any((path.parent / name).exists() for name in ("config.yaml", CONFIG))
     if own_folder and path.name in (*FILES, CHECKPOINT):
         raise UserError(f"{path} is a file of the run itself: choose another -o")
+    check_own(path, EXPORTED, "longtail export")
+    check_own(card_path(path), CARD_MARK, "longtail export")
+    if out is None and path.exists():
+        raise UserError(f"{path} exists: -o {path} replaces it, another name keeps both")
     content, graph = write(model)
     _check(trained, model, graph, to)
     write_bytes(path, content)
@@ -111,7 +117,7 @@ def card_path(path: Path) -> Path:
 def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     """Write `model` to a folder in the layout of model hubs, which `from_pretrained` reads."""
     folder = Path(folder)
-    _check_folder(folder)
+    check_folder(folder)
     content, graph = _safetensors(model)
     _check(model, model, graph, "safetensors")
     write_bytes(folder / WEIGHTS, content)
@@ -120,8 +126,17 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     return folder
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder of a run, or one that holds other files and no model of ours."""
+def check_folder(folder: Path) -> None:
+    """Refuse a folder of a run, one that holds other files and no model of ours, or a file's name.
+
+    Long work asks before it begins.
+    """
+    if folder.suffix in (suffix for suffix, _ in WRITERS.values()):
+        name = folder.with_suffix("")
+        raise UserError(
+            f"{folder} is the name of a file, and a folder is to be written: choose {name}, and "
+            f"longtail export {name} -o {folder} then writes the file"
+        )
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a run: choose another folder")
     if not folder.is_dir() or read_description(folder / WEIGHTS):  # these are written first

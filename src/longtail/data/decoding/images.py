@@ -145,6 +145,8 @@ def try_decode(
         return "not an image in a known format"
     except FileNotFoundError:
         return "it does not exist"
+    except IsADirectoryError:
+        return "it is a folder, not an image"
     except Image.DecompressionBombError as error:
         return f"it is too large: {error}"
     except Exception as error:  # decoders raise anything at all on broken bytes

@@ -22,6 +22,11 @@ SUFFIXES = (
     *(".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff"),
     ".webp",
 )
+UNREAD = (
+    *(".arw", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".hif", ".j2k", ".jp2", ".jpe", ".jxl"),
+    *(".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".tga"),
+)
+"""Suffixes of images that longtail does not read from a folder."""
 LITTER = ("desktop.ini", "thumbs.db")
 """Files, in lower case, that Windows leaves in folders."""
 PARTS = {
@@ -156,12 +161,12 @@ def _open_part(
     labels: list[int] = []
     others: list[Path] = []
     for label, name in enumerate(classes):
-        images, rest = _list_files(folders[name]) if name in folders else ([], [])
+        images, rest = list_files(folders[name]) if name in folders else ([], [])
         paths += images
         labels += [label] * len(images)
         others += rest
     if others:
-        problems.warnings.append(_describe_others(root, others))
+        problems.warnings.append(describe_others(root, others))
     if not paths:
         if _list_loose(root):
             raise _flat_error(root)
@@ -203,8 +208,8 @@ def _describe_dangling(folder: Path) -> str:
     return f"{folder}: ignores links to what does not exist: {list_some(links)}" if links else ""
 
 
-def _describe_others(root: Path, others: Sequence[Path]) -> str:
-    """Describe the files in class folders whose suffix is not an image's."""
+def describe_others(root: Path, others: Sequence[Path]) -> str:
+    """Describe the files below `root` that are not read, by their suffixes."""
     kinds = Counter(path.suffix.lower() for path in others).most_common()
     counted = [
         f"{number:,} {f'with {kind}' if kind else 'without suffix'}" for kind, number in kinds
@@ -217,10 +222,10 @@ def _describe_others(root: Path, others: Sequence[Path]) -> str:
 
 def list_images(root: Path) -> list[Path]:
     """List all image files below `root`, in alphabetical order."""
-    return _list_files(root)[0]
+    return list_files(root)[0]
 
 
-def _list_files(root: Path) -> tuple[list[Path], list[Path]]:
+def list_files(root: Path) -> tuple[list[Path], list[Path]]:
     """List the image files below `root`, and the other files that are not hidden, in order."""
     images, others = [], []
     for path in sorted(_walk(root)):

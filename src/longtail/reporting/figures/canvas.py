@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
+from longtail.core.files import check_own, replace_atomically
 from longtail.reporting.figures.style import Look
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": "longtail"},
 }
 """Metadata without dates for each kind of file."""
+OWN = rb"<dc:title>longtail</dc:title>|/Creator \(longtail\)|Software\x00longtail"
+"""Regular expression that matches this metadata in a file."""
 MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)+\s*)</g>'
 """A group of marks with one style; matches the group's tag, its content and the style."""
 RANK = "class, by rank (1 has the most training images)"
@@ -82,6 +84,7 @@ def save(figure: "Figure", out: Path | str) -> Path:
     kind = out.suffix[1:].lower()
     if kind not in METADATA:
         raise UserError(f"{out}: must end in one of {', '.join(f'.{name}' for name in METADATA)}")
+    check_own(out, OWN, "longtail figure")
     buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):
         figure.savefig(buffer, format=kind, metadata=METADATA[kind], dpi=200)
