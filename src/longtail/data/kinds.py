@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, suggest, unknown_error
+from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, list_names
 from longtail.data.formats import (
     coco_crops,
@@ -26,11 +26,25 @@ from longtail.data.formats import (
     parquet,
     table,
 )
-from longtail.data.sources import Source
+from longtail.data.sources import NoImagesError, Source
 
 
-def open_data(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
-    """Open `data`: the unread source, its name without the ratio, and the ratio."""
+def open_data(
+    data: Any, config: DataConfig, *, without_images: bool = False
+) -> tuple[Source, str, float | None]:
+    """Open `data`: the unread source, its name without the ratio, and the ratio.
+
+    A part none of whose images exists is an error, unless it may be `without_images`.
+    """
+    opened = _open_any(data, config)
+    problems = opened[0].problems
+    if not without_images and any(isinstance(error, NoImagesError) for error in problems):
+        Problems(problems).raise_all()
+    return opened
+
+
+def _open_any(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
+    """Open `data` of any kind."""
     _check_places(data, config)
     if not is_named(data):
         return objects.open_source(data, config=config), objects.name_object(data), None
