@@ -363,6 +363,12 @@ def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.pt"))
 
 
+@pytest.mark.parametrize("words", [("train", "--resume"), ("train",), ("audit",)])
+def test_a_run_is_not_taken_for_data(words, run, capsys):
+    way_out = f"longtail train --resume --out {run} continues it"
+    assert f"{run} is a run, not data: {way_out}" in refused(capsys, *words, str(run))
+
+
 @pytest.mark.parametrize("flag", [("-o", "a.csv"), ("--out", "a.csv"), ("--out=a.csv",)])
 def test_an_interrupt_says_that_a_file_of_predictions_goes_on(flag, capsys):
     with pytest.raises(SystemExit), cli.user_errors(["predict", "m", "photos", *flag]):

@@ -5,6 +5,7 @@ Opening reads no image. A name or path may end in `:ratio`.
 
 import math
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -27,6 +28,9 @@ from longtail.data.formats import (
     table,
 )
 from longtail.data.sources import NoImagesError, Source
+
+RUN_FILES = ("config.yaml", "env.json")
+"""Files that every run has from its start on."""
 
 
 def open_data(
@@ -103,6 +107,7 @@ def _open_path(name: str, config: DataConfig) -> Source:
     """Open the data at a path, whose kind follows from the files there."""
     path = Path(os.path.expanduser(name))
     if name and path.is_dir():
+        _refuse_run(path)
         if place := parquet.find_folder(path):
             return parquet.open_source(parquet.find_parts(place), config=config)
         if (path / coco_crops.TRAIN).is_file():
@@ -132,6 +137,13 @@ def _open_path(name: str, config: DataConfig) -> Source:
         )
     more = "there is no such folder; list the names: longtail data"
     raise unknown_error("data", name, [*list_names(), *near], more)
+
+
+def _refuse_run(folder: Path) -> None:
+    """Refuse the folder of a run, whose files are results."""
+    if all((folder / file).is_file() for file in RUN_FILES):
+        resume = f"longtail train --resume --out {shlex.quote(str(folder))}"
+        raise UserError(f"{folder} is a run, not data: {resume} continues it")
 
 
 def split_ratio(name: str) -> tuple[str, float | None]:
