@@ -328,7 +328,27 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         (("train", "digits-lt", "--epochs", "abc"), "longtail: --epochs takes a whole number, not"),
         (("train", "digits-lt", "--crop-size", "x"), "--crop-size takes a whole number, not 'x'"),
         (("train", "digits-lt", "--lr", "x"), "--lr takes a number, not 'x' (see longtail train"),
-        (("train", "digits-lt", "--augment", "x"), "'x' for argument '--augment'. Expected one of"),
+        (
+            ("train", "digits-lt", "--augment", "x"),
+            "--augment takes none, crop, crop-flip, resized-crop, trivialaugment, randaugment or "
+            "autoaugment, not 'x' (see longtail train --help)",
+        ),
+        (
+            ("export", "nowhere", "--to", "torchscript"),
+            "--to takes safetensors, onnx or torch-export, not 'torchscript'. Did you mean "
+            "'torch-export'? (see longtail export --help)",
+        ),
+        (("predict", "nowhere", "--adapt", "x"), "--adapt takes batch, not 'x' (see"),
+        (
+            ("train", "digits-lt", "--method", "baseline", "deconfound-tde"),
+            "unexpected argument 'deconfound-tde': commas separate methods, as in --method "
+            "baseline,deconfound-tde",
+        ),
+        (
+            ("train", "digits-lt", "--method=baseline,", "deconfound-tde", "--epochs", "1"),
+            "unexpected argument 'deconfound-tde': commas separate methods",
+        ),
+        (("train", "digits-lt", "letters-lt"), "unexpected argument 'letters-lt' (see longtail"),
         (("eval",), "longtail: missing RUN_OR_MODEL: Folder of a finished run, a folder written"),
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: must be at least 1"),
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes a number or auto, not 'nan'"),
@@ -341,6 +361,12 @@ def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert said in refused(capsys, *words)
     assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("words", [("train", "--resume"), ("train",), ("audit",)])
+def test_a_run_is_not_taken_for_data(words, run, capsys):
+    way_out = f"longtail train --resume --out {run} continues it"
+    assert f"{run} is a run, not data: {way_out}" in refused(capsys, *words, str(run))
 
 
 @pytest.mark.parametrize("flag", [("-o", "a.csv"), ("--out", "a.csv"), ("--out=a.csv",)])

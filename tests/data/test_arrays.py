@@ -30,6 +30,17 @@ def test_x_and_y_alone(tmp_path: Path) -> None:
     assert data.val.labels.tolist() == [0, 1]
 
 
+def test_names_of_arrays_may_be_in_upper_case(tmp_path: Path) -> None:
+    x, y, other = np.ones((4, 3)), np.array([0, 0, 1, 1]), np.zeros((4, 3))
+    np.savez(tmp_path / "a.npz", X=x, y=y)
+    np.savez(tmp_path / "b.npz", X_train=x, y_train=y, X_test=x[1:3], y_test=y[1:3])
+    np.savez(tmp_path / "c.npz", X=other, x=x, y=y)
+    assert load(tmp_path / "a.npz", val_fraction=0.5).train.inputs.shape == (2, 3)
+    test = load(tmp_path / "b.npz").test
+    assert test is not None and test.labels.tolist() == [0, 1]
+    assert load(tmp_path / "c.npz", val_fraction=0.5).train.inputs.sum() == 6
+
+
 def test_names_as_labels(write_npz: Writer) -> None:
     labels = np.array(["owl", "owl", "ant", "owl", "ant"])
     data = load(str(write_npz(y_train=labels, y_test=np.array(["owl", "ant"]))))

@@ -90,6 +90,13 @@ def test_missing_image(train: Path, tmp_path: Path) -> None:
     assert "--root" in message
 
 
+def test_missing_images_that_are_skipped_are_a_warning(train: Path, tmp_path: Path, caplog) -> None:
+    train.write_text("0 of four.png 1\n1 of four.png 0\n9.png 0\n")
+    data = load(list=train, root=tmp_path / "images", corrupt="skip")
+    assert len(data.train) == 2
+    assert "1 of 3 images is missing: 9.png" in caplog.text
+
+
 def test_a_gap_in_the_labels(train: Path, tmp_path: Path) -> None:
     train.write_text("0 of four.png 0\n1 of four.png 3\n2 of four.png 3\n")
     with pytest.raises(

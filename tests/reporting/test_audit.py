@@ -267,13 +267,53 @@ def test_faults_of_a_table_do_not_stop_an_audit(photos: Folder, tmp_path: Path) 
     problems = [note for (note,) in kinds["problems"]]
     for words in ("no path in 1 of 39", "'tset' (1 row", "two labels", "no label in 1", "'-', 'z'"):
         assert sum(words in problem for problem in problems) == 1, words
-    assert len(problems) == 5 and "gone.png does not exist (1 of" in kinds["ignored"][0][0]
+    assert len(problems) == 5 and "ignored" not in kinds
+    (unreadable,) = (finding for finding in audit.findings if finding.kind == "unreadable")
+    assert "gone.png does not exist (1 of" in unreadable.advice
     with pytest.raises(lt.UserError) as caught:
         lt.load(table, image_size=32)
     message = str(caught.value)
     assert message.startswith("6 problems:") and message.count("\n") == 6
     assert all(problem.partition(" in ")[0] in message for problem in problems)
     assert "gone.png does not exist (1 of" in message
+
+
+def test_a_table_whose_images_are_all_missing_is_audited(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\n1.png,a\n2.png,a\n\x1b.png,b\n")
+    audit = lt.audit(table)
+    kinds = found(audit)
+    assert kinds["unreadable"] == [("train/1.png",), ("train/2.png",), ("train/\x1b.png",)]
+    (problem,) = kinds["problems"]
+    assert "3 of 3 images are missing" in problem[0] and "--root" in problem[0]
+    assert audit.to_json()["counts"] == {"train": [0, 0]} and "ignored" not in kinds
+    assert "no class has a training image" in str(audit) and "\x1b" not in str(audit)
+    assert "--root" in audit.to_html()
+    for corrupt in ("stop", "skip"):
+        with pytest.raises(lt.UserError, match="3 of 3 images are missing"):
+            lt.load(table, image_size=32, corrupt=corrupt)
+
+
+def test_most_images_missing_hints_at_the_root(photos: Folder) -> None:
+    rows = [f"elsewhere/{number}.png,a" for number in range(4)]
+    table = photos.root / "t.csv"
+    table.write_text("\n".join(["path,label", "train/a/0.png,a", "train/b/0.png,b", *rows]))
+    audit = lt.audit(table)
+    assert len(found(audit)["unreadable"]) == 4
+    (unreadable,) = (finding for finding in audit.findings if finding.kind == "unreadable")
+    assert "4 of 6 images are missing" in unreadable.advice
+    assert "pass the folder as --root" in unreadable.advice
+
+
+def test_an_empty_part_beside_missing_images_is_audited(photos: Folder) -> None:
+    table = photos.root / "t.csv"
+    rows = ["train/a/0.png,a,train", "train/b/0.png,b,train", "gone.png,a,val", ",a,test"]
+    table.write_text("\n".join(["path,label,split", *rows]))
+    audit = lt.audit(table)
+    kinds = found(audit)
+    assert kinds["unreadable"] == [("val/gone.png",)]
+    assert audit.to_json()["counts"] == {"train": [1, 1], "val": [0, 0]}
+    assert len(kinds["problems"]) == 2
 
 
 def test_ids_as_labels_are_a_finding(tmp_path: Path) -> None:

@@ -176,6 +176,23 @@ def test_every_command_takes_the_place_of_moved_data(project, monkeypatch, capsy
     assert "letters-lt has no class of the model" in said
 
 
+@pytest.mark.parametrize("typed", [[], ["./photos"]])
+def test_a_finished_run_is_shown_without_its_data(typed, project, capsys, caplog):
+    cli.main(["train", "photos", *SMALL])
+    words = ["train", *typed, "--resume", *(SMALL if typed else ["--out", "runs/x"])]
+    capsys.readouterr()
+    cli.main(words)
+    printed = capsys.readouterr().out
+    (project / "photos").rename(project / "pictures")
+    cli.main(words)
+    assert capsys.readouterr().out == printed
+    assert "photos does not exist: finished runs are not compared with it" in caplog.text
+    assert "photos does not exist" in refused(capsys, "train", "./photos", *SMALL, "--overwrite")
+    assert "train.epochs 1 -> 7" in refused(capsys, *words, "--epochs", "7")
+    Path("runs/x/result.json").unlink()  # so it is to be evaluated again
+    assert "photos does not exist" in refused(capsys, *words)
+
+
 @pytest.mark.parametrize("both_parts", [False, True])
 def test_an_image_that_broke_after_training_must_be_restored(project, capsys, both_parts):
     cli.main(["train", "photos", *SMALL])

@@ -118,8 +118,10 @@ def test_a_known_mix_from_a_file(served, tmp_path):
 @pytest.mark.parametrize(
     ("prior", "message"),
     [
-        ({"class 0": 0.5}, "sums to 0.5"),
+        ({"class 0": 0.5}, "sums to 0.5: the shares of all classes must sum to 1$"),
+        ({"class 0": 60, "class 1": 39.9}, "must sum to 1. These seem .* divide them by 100"),
         ({"clas 0": 1.0}, "Did you mean 'class 0'"),
+        ({"heron": 1.0}, r"'heron' \(the classes are class 0, class 1, class 2 and 5 more\)"),
         ({"class 0": -0.5, "class 1": 1.5}, "'class 0' is -0.5: a share is a number"),
         ({"class 0": float("nan")}, "a share is a number"),
         ({"class 0": "half"}, "'class 0' is half: a share is a number"),

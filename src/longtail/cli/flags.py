@@ -14,7 +14,7 @@ from collections.abc import Collection
 from contextlib import redirect_stderr
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import dropwhile, islice, pairwise, takewhile
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args, get_origin
@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args, get_o
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError, suggest, unknown_error
 
 REGISTRY = ConstructorRegistry()
 """How tyro reads the types of our options."""
@@ -54,8 +54,17 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
     if extra:
         if ("--csv", extra[0]) in pairwise(words):  # a switch that looks as if it took a file
             raise UserError(f"--csv takes no file: pass -o {extra[0]}")
-        raise UserError(f"unexpected argument '{extra[0]}' (see longtail --help)")
+        hint = ""
+        if program == "longtail train" and extra[0] in _list_after("--method", words):
+            hint = ": commas separate methods, as in --method baseline,deconfound-tde"
+        raise UserError(f"unexpected argument '{extra[0]}'{hint} (see longtail --help)")
     return command
+
+
+def _list_after(flag: str, words: list[str]) -> list[str]:
+    """List the words between `flag` and the next one, its value included."""
+    after = dropwhile(lambda word: word.partition("=")[0] != flag, words)
+    return list(takewhile(lambda word: not word.startswith("-"), islice(after, 1, None)))
 
 
 def _take_message(box: str) -> str:
@@ -84,20 +93,19 @@ def list_flags(kind: type) -> list[str]:
 
 @REGISTRY.primitive_rule
 def _make_reader(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Read numbers with our own errors, and `X | None` as `X` or the word None."""
+    """Read numbers and choices with our own errors, and `X | None` as `X` or the word None."""
     union = NoneType in get_args(info.type)
     kind: Any = get_args(info.type)[0] if union else info.type
-    choices = get_args(kind) if union and get_origin(kind) is Literal else None
+    choices = get_args(kind) if get_origin(kind) is Literal else None
     if not (choices or kind in (int, float) or (union and kind in (Path, str))):
         return None
-    make = str if choices else partial(_read_value, kind)
+    make = partial(_read_choice, choices) if choices else partial(_read_value, kind)
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=f"{{{','.join(choices)}}}" if choices else kind.__name__.upper(),
         instance_from_str=lambda words: None if union and words == ["None"] else make(words[0]),
         is_instance=lambda v: v is None or (v in choices if choices else isinstance(v, kind)),
         str_from_instance=lambda value: [str(value)],
-        choices=choices,
     )
 
 
@@ -107,6 +115,15 @@ def _read_value(kind: Any, word: str) -> Any:
     except ValueError:
         rule = "a whole number" if kind is int else "a number"
         raise ValueError(f"takes {rule}, not '{word}'") from None
+
+
+def _read_choice(choices: tuple[str, ...], word: str) -> str:
+    if word in choices:
+        return word
+    *others, last = choices
+    listed = f"{', '.join(others)} or {last}" if others else last
+    near = suggest(word, choices)
+    raise ValueError(f"takes {listed}, not '{word}'{near and f'.{near}'}")
 
 
 def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool = False) -> NoReturn:

@@ -30,6 +30,7 @@ class Problems:
     def __init__(self, errors: Iterable[UserError] = ()):
         self.errors = list(errors)
         self.warnings: list[str] = []
+        self.missing: list[str] = []  # warnings about images that do not exist
 
     def add(self, message: str) -> None:
         """Add a user error."""

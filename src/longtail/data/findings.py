@@ -80,7 +80,8 @@ def _find_unreadable(inspection: Inspection) -> Iterator[Finding]:
     yield Finding(
         "unreadable",
         f"{count_noun(len(items), 'image')} cannot be read",
-        "Repair or remove these files, or pass --corrupt skip to leave them out.",
+        "Repair or remove these files, or pass --corrupt skip to leave them out."
+        + "".join(f" {message}." for message in inspection.source.missing),
         items,
     )
 

@@ -5,12 +5,13 @@ Opening reads no image. A name or path may end in `:ratio`.
 
 import math
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, suggest, unknown_error
+from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, list_names
 from longtail.data.formats import (
     coco_crops,
@@ -26,11 +27,28 @@ from longtail.data.formats import (
     parquet,
     table,
 )
-from longtail.data.sources import Source
+from longtail.data.sources import NoImagesError, Source
+
+RUN_FILES = ("config.yaml", "env.json")
+"""Files that every run has from its start on."""
 
 
-def open_data(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
-    """Open `data`: the unread source, its name without the ratio, and the ratio."""
+def open_data(
+    data: Any, config: DataConfig, *, without_images: bool = False
+) -> tuple[Source, str, float | None]:
+    """Open `data`: the unread source, its name without the ratio, and the ratio.
+
+    A part none of whose images exists is an error, unless it may be `without_images`.
+    """
+    opened = _open_any(data, config)
+    problems = opened[0].problems
+    if not without_images and any(isinstance(error, NoImagesError) for error in problems):
+        Problems(problems).raise_all()
+    return opened
+
+
+def _open_any(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
+    """Open `data` of any kind."""
     _check_places(data, config)
     if not is_named(data):
         return objects.open_source(data, config=config), objects.name_object(data), None
@@ -89,6 +107,7 @@ def _open_path(name: str, config: DataConfig) -> Source:
     """Open the data at a path, whose kind follows from the files there."""
     path = Path(os.path.expanduser(name))
     if name and path.is_dir():
+        _refuse_run(path)
         if place := parquet.find_folder(path):
             return parquet.open_source(parquet.find_parts(place), config=config)
         if (path / coco_crops.TRAIN).is_file():
@@ -118,6 +137,13 @@ def _open_path(name: str, config: DataConfig) -> Source:
         )
     more = "there is no such folder; list the names: longtail data"
     raise unknown_error("data", name, [*list_names(), *near], more)
+
+
+def _refuse_run(folder: Path) -> None:
+    """Refuse the folder of a run, whose files are results."""
+    if all((folder / file).is_file() for file in RUN_FILES):
+        resume = f"longtail train --resume --out {shlex.quote(str(folder))}"
+        raise UserError(f"{folder} is a run, not data: {resume} continues it")
 
 
 def split_ratio(name: str) -> tuple[str, float | None]:

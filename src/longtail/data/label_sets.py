@@ -210,6 +210,7 @@ def join_labels(
         unit="label",
         problems=source.problems,
         warnings=source.warnings,
+        missing=source.missing,
     )
 
 

@@ -111,6 +111,7 @@ def join_parts(
         unit="class from the names",
         problems=tuple(problems.errors),
         warnings=tuple(problems.warnings),
+        missing=tuple(problems.missing),
     )
 
 

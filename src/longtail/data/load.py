@@ -80,7 +80,7 @@ def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
     """Open a data set as `load` does, but read no image; return its name and the source.
 
     A cut to a ratio is made, and problems that would prevent training stay in the source. Rows
-    without an image stay too, as they do with `corrupt` "skip". `data` may be loaded already.
+    without an image stay too, even if no image exists. `data` may be loaded already.
     """
     if isinstance(data, Data):
         check_loaded(data, options)
@@ -91,7 +91,7 @@ def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
     if unused := sorted(set(options) - set(PLACES)):
         raise UserError(f"all images are looked at as they are stored: leave out {unused[0]}")
     config = replace(config, image_size=64, corrupt="skip")  # boxes open only with a size
-    source, base, ratio = open_data(data, config)
+    source, base, ratio = open_data(data, config, without_images=True)
     return (base, source) if ratio is None else (f"{base}:{ratio:g}", cut(source, ratio))
 
 
@@ -143,7 +143,7 @@ def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
         found = found[0], rows
     source, name, _ = open_data(found[1] if found else data, config)
     Problems(source.problems).raise_all()
-    for warning in source.warnings:
+    for warning in (*source.missing, *source.warnings):
         log.warning("%s", warning)
     opened = EvaluatedPart.of_source(source, name)
     if is_named(data) and opened.evaluated_on == "all" and split_ratio(os.fspath(data))[1]:

@@ -56,7 +56,7 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         source = cut(source, ratio, config.subset_seed)
         source = drop_small_classes(source, config.min_count, name)
     groups = find_duplicates(source)
-    if warnings := [*source.warnings, *describe_duplicates(source, groups)]:
+    if warnings := [*source.missing, *source.warnings, *describe_duplicates(source, groups)]:
         log.warning("\n".join(warnings))
     source = mark_copies(source, groups)
     source = replace(source, problems=tuple(problems.errors))  # reading adds its own

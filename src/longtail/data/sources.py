@@ -33,6 +33,10 @@ class Store(Protocol):
         """Name the row in tables: the path of its file under the root, else its place."""
 
 
+class NoImagesError(UserError):
+    """The error for a part none of whose images exists, and whose rows stay nevertheless."""
+
+
 @dataclass(frozen=True)
 class MemoryStore:
     """Inputs that are in memory already."""
@@ -145,6 +149,8 @@ class Source:
     """What prevents training, found so far; rows that it concerns are left out of the parts."""
     warnings: tuple[str, ...] = ()
     """What the user should know, and what does not prevent training."""
+    missing: tuple[str, ...] = ()
+    """Warnings about images that do not exist; their rows stay, and reading leaves them out."""
 
     @property
     def train(self) -> Part:

@@ -121,7 +121,7 @@ def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> It
             yield from _wrap(describe_item(inspection, finding, item), "   - ", "     ")
         if (more := len(finding.items) - MOST_ITEMS) > 0:
             yield f"   ... and {more:,} more (all of them: --json)"
-        yield from _wrap(finding.advice, "   > ", "     ")
+        yield from _wrap(make_printable(finding.advice), "   > ", "     ")
     if not number:
         yield ""
         yield "Nothing is wrong with this data."

@@ -24,6 +24,7 @@ from longtail.data.base import Data
 from longtail.runs import own_recipe, packing
 from longtail.runs import plan as planning
 from longtail.runs.folder import Run
+from longtail.runs.places import find_missing
 from longtail.runs.plan import DataOf, Job
 from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
@@ -164,6 +165,9 @@ def run_jobs(
     problems = Problems()
     if resume and len(jobs) > 1:
         jobs = _leave_out_damaged(jobs, problems)
+    if resume and not overwrite and data is None and _need_no_data(jobs):
+        problems.raise_all()
+        return [job.run for job in jobs]
     jobs, data_of = _settle(jobs, data, resume=resume, overwrite=overwrite)
     for job in jobs:
         job.check_data(data_of(job), overwrite=overwrite)
@@ -209,6 +213,20 @@ def run_jobs(
                         on_result(job)
     problems.raise_all()
     return [job.run for job in jobs]
+
+
+def _need_no_data(jobs: Sequence[Job]) -> bool:
+    """Whether `jobs` are finished and unchanged, and their data is gone; warns if so."""
+    if not all(job.run.finished for job in jobs):
+        return False
+    jobs = [own_recipe.settle_inputs(job, None, resume=True) for job in jobs]
+    missing = [path for job in jobs for path in find_missing(job.config, kinds.is_path)]
+    if not missing or any(job.run.list_changes(job.config) for job in jobs):
+        return False
+    for job in jobs:
+        job.check_weights(overwrite=False)
+    logger.warning("%s does not exist: finished runs are not compared with it", missing[0])
+    return True
 
 
 def _settle(

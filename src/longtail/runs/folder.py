@@ -249,12 +249,16 @@ class Folder(RunFiles, ABC, Generic[C]):
             for half in self.folder.glob(f".{name}.[0-9]*"):
                 half.unlink(missing_ok=True)
 
-    def _check_same(self, config: C, resume: bool) -> None:
+    def list_changes(self, config: C) -> list[str]:
+        """List the options in which `config` differs from those that the run was started with."""
         if (self.folder / CONFIG).exists():
             pair = (map_paths(each, self.is_path, resolve) for each in (self.config, config))
-            changed = differences(*pair)
-        else:  # it was deleted, since it was damaged
-            changed = self._compare_checkpoint(read_checkpoint(self.folder), config) or []
+            return differences(*pair)
+        # it was deleted, since it was damaged
+        return self._compare_checkpoint(read_checkpoint(self.folder), config) or []
+
+    def _check_same(self, config: C, resume: bool) -> None:
+        changed = self.list_changes(config)
         ways = "replace it with --overwrite, or choose another --out"
         if changed:
             go_on = f"continue it unchanged with {self.resume_line},"

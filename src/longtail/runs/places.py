@@ -49,6 +49,12 @@ def exists(path: Path) -> bool:
     return any(os.path.exists(each) for each in (name, name.rpartition(":")[0]))
 
 
+def find_missing(config: Any, is_path: IsPath) -> list[Path]:
+    """Find the paths of `config` that should lead to its data and do not exist."""
+    paths = paths_of(config, is_path).items()
+    return [path for name, path in paths if name != "weights" and not exists(path)]
+
+
 def describe_runs_below(folder: Path) -> str:
     """Return a sentence that names the runs in `folder`; empty if there are none."""
     files = (
@@ -88,6 +94,5 @@ def _find_reason(error: UserError, config: Any, is_path: IsPath) -> str:
     errors = error.errors if isinstance(error, SeveralErrors) else [error]
     if found := [each.found for each in errors if isinstance(each, UnreadableError)]:
         return f"{' '.join(found)} Restore the images that the run was trained on"
-    paths = paths_of(config, is_path).items()
-    missing = [path for name, path in paths if name != "weights" and not exists(path)]
+    missing = find_missing(config, is_path)
     return f"{missing[0]} does not exist" if missing else str(error)

@@ -208,7 +208,8 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
     shares: dict[str, float] = {}
     for name, share in given.items():
         if name not in classes:
-            raise unknown_error("class in the prior", name, classes)
+            known = f"the classes are {list_some(classes)}"
+            raise unknown_error("class in the prior", name, classes, known)
         try:
             shares[name] = float(share)  # of numpy and torch, too
         except (TypeError, ValueError):
@@ -217,7 +218,10 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
             raise UserError(f"the prior of '{name}' is {share}: a share is a number from 0 to 1")
     total = math.fsum(shares.values())
     if abs(total - 1) > 1e-3:
-        raise UserError(f"the prior sums to {total:g}: the shares of all classes must sum to 1")
+        hint = ". These seem to be per cent: divide them by 100" if round(total) == 100 else ""
+        raise UserError(
+            f"the prior sums to {total:g}: the shares of all classes must sum to 1{hint}"
+        )
     if absent := [name for name in classes if not shares.get(name)]:
         logger.warning(
             "the prior leaves out %s: such a class is practically never predicted",

@@ -20,7 +20,7 @@ from longtail.core.names import count_noun
 from longtail.data.formats.folder import Files, to_path
 from longtail.data.label_sets import COMMA, join_labels, split_cells
 from longtail.data.labels import MOST_DIGITS, LabelledPart
-from longtail.data.sources import Source, Store
+from longtail.data.sources import NoImagesError, Source, Store
 
 MOST_CLASSES = 1_000_000
 
@@ -119,7 +119,8 @@ def keep_existing(
     """Leave out the rows whose image is missing under `root`, and parts without any image.
 
     They are a problem, in which `looked` says where they were looked for. With `corrupt` "skip"
-    that is a warning, and reading leaves out the rows as it does unreadable images.
+    all rows stay, and reading leaves them out as it does unreadable images: missing images are a
+    warning then, and a problem only if a part has no other.
     """
     found = {}
     for part, rows in parts.items():
@@ -133,14 +134,16 @@ def keep_existing(
         left = len(rows.images) - len(missing)
         if missing:
             message = _describe_missing(rows, missing, root, looked)
-            if left and config.corrupt == "skip":
-                problems.warnings.append(message)
+            if config.corrupt == "skip" and left:
+                problems.missing.append(message)
+            elif config.corrupt == "skip":
+                problems.errors.append(NoImagesError(message))
             else:
                 skip = ", or pass --corrupt skip to leave them out" if left else ""
                 problems.add(f"{message}{skip}")
                 gone = set(missing)
                 rows = rows.take([i for i in range(len(rows.images)) if i not in gone])
-        if left:
+        if rows.images:
             found[part] = rows
     if "train" not in found:
         problems.raise_all()

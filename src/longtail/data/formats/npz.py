@@ -3,7 +3,7 @@
 x is embeddings (N, D), or images (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, which are
 uint8, or floats from 0 to 1.
 y is class numbers or class names (N,), or 0 and 1 (N, C) for rows with several labels. `classes`,
-optional, names the classes in their order.
+optional, names the classes in their order. Upper case is fine, as in X.
 """
 
 from pathlib import Path
@@ -28,7 +28,10 @@ def open_source(path: Path, *, config: DataConfig) -> Source:
     """Open the data set of an `.npz` file."""
     try:
         with np.load(path, allow_pickle=False) as file:  # a pickle could run anything
-            stored: dict[str, Array] = {name: file[name] for name in file.files}
+            differ = len(set(map(str.lower, file.files))) == len(file.files)  # not only in case
+            stored: dict[str, Array] = {
+                name.lower() if differ else name: file[name] for name in file.files
+            }
     except MemoryError as error:
         raise UserError(f"{path} does not fit into memory: {error}") from None
     except Exception as error:  # numpy and zipfile raise anything at all for damaged bytes
