@@ -193,6 +193,8 @@ def test_what_to_adapt_to_is_named_once(served):
     for options in ({}, {"images": ROWS, "uniform": True}):
         with pytest.raises(UserError, match="one of them"):
             lt.adapt(predictor(served), **options)
+    with pytest.raises(UserError, match="garden is one path: give a list of images"):
+        lt.adapt(predictor(served), "garden")
 
 
 def test_a_model_without_calibration_says_what_is_missing(served):

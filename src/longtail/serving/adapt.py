@@ -99,6 +99,11 @@ def adapt(
     """
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
+    if isinstance(images, (str, Path)):
+        raise UserError(
+            f"{images} is one path: give a list of images, such as "
+            f"sorted(Path('{images}').iterdir())"
+        )
     if out is not None:
         exports.check_folder(Path(out))
     predictor = model if isinstance(model, Predictor) else load_model(model)
