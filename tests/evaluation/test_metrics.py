@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import (
     average_precision_score,
@@ -16,6 +16,7 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
+from drawn_examples import quick
 from longtail.data.base import ClassCounts
 from longtail.evaluation import summary
 from longtail.evaluation.metrics import bootstrap, measure, rank_top
@@ -51,7 +52,7 @@ sets = st.sets(st.integers(0, 7), max_size=6)
 
 
 @given(seed=st.integers(0, 10_000), absent=sets, never=sets, images=st.integers(1, 80))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@quick
 def test_figures_agree_with_scikit_learn_with_classes_absent_from_either_side(
     seed, absent, never, images
 ):

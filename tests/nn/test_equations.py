@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import reference
+from drawn_examples import quick
 from longtail.core.config import TrainConfig
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, background_exempt
 from longtail.training.optimizer import build_optimizer
 
 close = functools.partial(assert_close, rtol=1e-10, atol=1e-10)
-quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 seeds = st.integers(0, 2**32 - 1)
 
 DIM, CLASSES, TAU, GAMMA, ALPHA = 8, 5, 16.0, 1 / 32, 1.5
