@@ -347,6 +347,8 @@ def test_a_folder_is_not_an_image(photos, run):
             model.predict(place)
     assert len(model.predict(sorted(folder.iterdir()))) == 5
     assert list(model.stream([folder])) == ["it is a folder, not an image"]
+    with pytest.raises(UserError, match="input 0 cannot be read"):
+        model.predict("a" * 300)
 
 
 class TestCommand:
@@ -465,6 +467,7 @@ class TestCommand:
                 assert f"{model} is {kind} and {photos / 'test'} is not" in error
                 assert "the model comes first" in error
         assert predict(capsys, saved, photos / "test")[2] == 0
+        assert "nosuch does not exist" in predict(capsys, "nosuch", "a" * 300)[1]
 
     def test_a_folder_of_runs_names_them(self, photos, run, capsys):
         _, err, code = predict(capsys, run.folder.parent, photos / "nothing")
