@@ -324,7 +324,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         (("train", "digits-lt", "--help-al"), "Did you mean '--help-all'?"),
         (("predict", "m", "a.png", "--csv", "p.csv"), "--csv takes no file: pass -o p.csv"),
         (("demo", "--hlp"), "Did you mean '--help'?"),
-        (("train", "--data", "x"), "--data is no option: write its value alone"),
+        (("train", "--data", "x"), "--data is not an option: write its value alone"),
         (("bench",), "python -m benchmarks"),
         (("train", "digits-lt", "--epochs", "abc"), "longtail: --epochs takes a whole number, not"),
         (("train", "digits-lt", "--crop-size", "x"), "--crop-size takes a whole number, not 'x'"),

@@ -1,5 +1,7 @@
 """Class folders."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,15 @@ def test_a_folder_per_class(paint: Painter, tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [0, 0, 0, 1]
     assert data.test is None and data.val is None
     assert data.name == str(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="such names are forbidden")
+def test_names_need_not_be_text(paint: Painter, tmp_path: Path) -> None:
+    animals(paint)
+    before = load(str(tmp_path)).subset_sha256
+    (tmp_path / "cat/1.png").rename(tmp_path / "cat" / os.fsdecode(b"caf\xe9.png"))
+    data = load(str(tmp_path))
+    assert data.counts.images == (3, 1) and data.subset_sha256 != before
 
 
 def test_hidden_folders_hold_no_images(paint: Painter, tmp_path: Path) -> None:

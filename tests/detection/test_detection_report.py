@@ -7,6 +7,7 @@ import pytest
 
 from browser import needs_chromium
 from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
 from longtail.detection import report as page
 from longtail.detection.run import DetectionRun
 
@@ -48,6 +49,15 @@ def test_a_report_has_each_run_once(run, data, tmp_path):
     folders, out = [run.folder, again], tmp_path / "page.html"
     text = page.report(folders, out, data=data, machine=CPU, images=1).read_text()
     assert text.count("<svg") == 1 and "± 0.0" not in text
+
+
+def test_a_page_of_others_is_refused_before_images_are_read(run, tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    out.write_text("<h1>Mine</h1>")
+    monkeypatch.setattr(page, "OpenDetector", lambda *_, **__: pytest.fail("began"))
+    with pytest.raises(UserError, match="was not written by longtail"):
+        page.report([run.folder], out, machine=CPU)
+    assert out.read_text() == "<h1>Mine</h1>"
 
 
 @needs_chromium

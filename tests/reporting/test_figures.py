@@ -429,12 +429,13 @@ class TestRefused:
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
-def test_only_figures_are_replaced(kind, tmp_path):
+def test_only_figures_are_replaced(kind, tmp_path, monkeypatch):
     out = tmp_path / f"graph.{kind}"
     for _ in range(2):
         figures.draw("causal-graph", [], out)
     assert out.stat().st_size > 1000
     out.write_bytes(b"<svg>mine</svg>")
+    monkeypatch.setitem(figures.FIGURES, "causal-graph", lambda _: pytest.fail("began"))
     with pytest.raises(UserError, match="not written by longtail figure .*begins with '<svg>mine"):
         figures.draw("causal-graph", [], out)
     assert out.read_bytes() == b"<svg>mine</svg>"

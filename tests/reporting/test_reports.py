@@ -70,10 +70,11 @@ class TestBadInput:
         missing = self.refused(tmp_path, [tmp_path / "nosuch"])
         assert "nosuch does not exist: pass a run, which is the --out folder of lo" in missing
 
-    def test_a_page_of_others_is_not_replaced(self, tmp_path, runs):
+    def test_a_page_of_others_is_not_replaced(self, tmp_path, runs, monkeypatch):
         page = lt.report(runs, tmp_path / "own.html").read_text()
         assert lt.report(runs, tmp_path / "own.html").read_text() == page
         (tmp_path / "mine.html").write_text("<h1>Mine</h1>")
+        monkeypatch.setattr("longtail.reporting.page.open_runs", lambda _: pytest.fail("began"))
         with pytest.raises(UserError, match=r"mine\.html was not written .*begins with '<h1>Mine"):
             lt.report(runs, tmp_path / "mine.html")
         assert (tmp_path / "mine.html").read_text() == "<h1>Mine</h1>"

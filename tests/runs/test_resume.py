@@ -84,8 +84,8 @@ def test_a_child_that_hangs_is_ended(monkeypatch):
     assert run_forked(signal.pause) == -signal.SIGALRM
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_initialized(), reason="a forked child trains only where CUDA is not in use"
+@pytest.mark.skipif(  # a text, since other tests may use CUDA after this file is imported
+    "torch.cuda.is_initialized()", reason="a forked child trains only where CUDA is not in use"
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, capsys):
     """Another process dies in the middle of its fourth epoch, as out of memory or of power."""

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
+from longtail.core import seals
 from longtail.core.errors import UserError
-from longtail.core.files import encode_tensors
 from longtail.evaluation import metrics
 from longtail.nn.heads import NormalisedHead
 from longtail.runs import reopen as finished
@@ -340,10 +340,13 @@ def test_only_exports_are_replaced(to, vectors, tmp_path, monkeypatch):
     assert path.read_bytes() == weights.read_bytes() and card.read_text() == "my notes"
 
 
-def test_exports_without_a_seal_are_replaced(vectors, tmp_path):
-    metadata = {"longtail": json.dumps({"classes": []})}  # as earlier versions wrote it
-    (tmp_path / "m.safetensors").write_bytes(encode_tensors({"x": torch.ones(1)}, metadata))
-    assert lt.load_model(lt.export(vectors["oltr"], out=tmp_path / "m.safetensors")).classes
+@pytest.mark.parametrize("to", WRITERS)
+def test_exports_without_a_seal_are_replaced(to, vectors, tmp_path):
+    path = lt.export(vectors["oltr"], out=tmp_path / f"m{WRITERS[to][0]}")
+    sealed = path.read_bytes()
+    assert sealed.count(seals.MARK) == 1
+    path.write_bytes(sealed.replace(seals.MARK, b"-" * len(seals.MARK)))  # as of earlier versions
+    assert lt.export(vectors["oltr"], out=path).read_bytes().count(seals.MARK) == 1
 
 
 def test_runs_that_lack_something_say_so(runs, tmp_path):

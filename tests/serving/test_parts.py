@@ -212,6 +212,16 @@ def test_only_files_of_predictions_are_replaced(folder, tmp_path, capsys):
         assert (tmp_path / name).read_bytes() == content
 
 
+def test_a_refused_command_does_not_block_the_next_one(folder, tmp_path, capsys):
+    words = [str(folder / "m.safetensors"), str(folder / "photos" / "test")]
+    out = ["-o", str(tmp_path / "a.csv")]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["predict", *words, *out, "--sets", "0.9"])
+    assert "needs a calibrated model" in capsys.readouterr().err
+    cli.main(["predict", *words, *out])
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
 @pytest.mark.parametrize(
     ("words", "ranks", "reason"),
     [

@@ -347,6 +347,8 @@ def test_a_folder_is_not_an_image(photos, run):
             model.predict(place)
     assert len(model.predict(sorted(folder.iterdir()))) == 5
     assert list(model.stream([folder])) == ["it is a folder, not an image"]
+    with pytest.raises(UserError, match="input 0 cannot be read"):
+        model.predict("a" * 300)
 
 
 class TestCommand:
@@ -410,17 +412,18 @@ class TestCommand:
         unread, harmless = ("1.HEIC", "2.nef", "deep/3.heic"), ("a.txt", "b.csv", "Thumbs.db", "c")
         for name in (*unread, *harmless, ".DS_Store", ".hidden.heic"):
             (tmp_path / "new" / name).write_bytes(b"unknown")
-        told = "3 files are not read: 2 with .heic, 1 with .nef, such as 1.HEIC"
+        counted = "3 files are not read: 2 with .heic, 1 with .nef, such as 1.HEIC"
         _, err, code = predict(capsys, run.folder, tmp_path / "new")
-        assert f"no image found. {tmp_path / 'new'}: {told}" in err.replace("\n", " ") and code == 2
+        found = f"no image found. {tmp_path / 'new'}: {counted}"
+        assert found in err.replace("\n", " ") and code == 2
         good = photos / "test" / "sea" / "0.png"
         (tmp_path / "new" / "4.png").write_bytes(good.read_bytes())
         for more in ((), ("-o", tmp_path / "found.csv")):
             _, err, code = predict(capsys, run.folder, tmp_path / "new", *more)
-            assert f"{tmp_path / 'new'}: {told}\n" in err and code == 1
+            assert f"{tmp_path / 'new'}: {counted}\n" in err and code == 1
             assert "1 image classified, 3 skipped, in " in err
-        for name in unread:
-            (tmp_path / "new" / name).unlink()
+        for name in unread:  # each now has a copy that is read
+            (tmp_path / "new" / name).with_suffix(".png").write_bytes(good.read_bytes())
         _, err, code = predict(capsys, run.folder, tmp_path / "new")
         assert "not read" not in err and code == 0
 
@@ -465,6 +468,7 @@ class TestCommand:
                 assert f"{model} is {kind} and {photos / 'test'} is not" in error
                 assert "the model comes first" in error
         assert predict(capsys, saved, photos / "test")[2] == 0
+        assert "nosuch does not exist" in predict(capsys, "nosuch", "a" * 300)[1]
 
     def test_a_folder_of_runs_names_them(self, photos, run, capsys):
         _, err, code = predict(capsys, run.folder.parent, photos / "nothing")

@@ -49,7 +49,8 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
     if extra and extra[0].startswith("-"):
         flag = extra[0].partition("=")[0]
         if flag in list_flags(kind):  # tyro reads the others
-            raise UserError(f"{flag} is no option: write its value alone (see {program} --help)")
+            way_out = f"write its value alone (see {program} --help)"
+            raise UserError(f"{flag} is not an option: {way_out}")
         help_flag = "--help-all" if hasattr(kind, "main_options") else "--help"
         known = [*list_flags(kind), "--help", help_flag]
         raise unknown_error("option", flag, known, f"list them: add {help_flag}")

@@ -34,7 +34,7 @@ class Predict:
 
     Unreadable images are skipped and named on standard error; the exit code is then 1. With --out,
     the same command continues after an interruption, and torchrun divides the images among its
-    processes, which exit with 0 even then, since torchrun reports any other code as a failure.
+    processes. These exit with 0 even so, since torchrun reports any other code as a failure.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
@@ -237,6 +237,8 @@ def list_notes(
     model: "Predictor", *, sets: bool, false_alarms: float = Predict.false_alarms
 ) -> list[str]:
     """List what the probabilities, answer sets and marks of unknown images do not mean."""
+    from longtail.evaluation.label_shift import LEAST_IMAGES
+
     notes, about, trust = [], model.about, model.trust
     if about.trust and model.trust is None:
         notes.append(
@@ -247,7 +249,7 @@ def list_notes(
         notes.append(
             "this model stores no calibration, so its probabilities are the plain softmax, which "
             "tends to be too certain: trust their order, not their size. Training with "
-            "--val-fraction 0.2 calibrates them"
+            f"{LEAST_IMAGES} held-out images or more, as with --val-fraction 0.2, calibrates them"
         )
     if trust is not None and not trust.novelty.can_mark(false_alarms):
         rate = trust.novelty.find_least_rate()
@@ -268,7 +270,7 @@ class ListedImages(NamedTuple):
     files: Iterable[str]
     """The image files, in order."""
     unread: Sequence[Path] = ()
-    """Images in its folders with a suffix that longtail does not read."""
+    """Images in its folders with a suffix that longtail does not read, and no copy that it does."""
 
 
 def list_images(images: Sequence[str]) -> ListedImages:
@@ -301,7 +303,12 @@ def _expand(name: str) -> ListedImages:
     if path.is_dir():
         images, others = list_files(path)
         files = list(map(str, images))
-        unread = [each for each in others if each.suffix.lower() in UNREAD]
+        read = {each.with_suffix("") for each in images}  # cameras also write a .jpg beside a .nef
+        unread = [
+            each
+            for each in others
+            if each.suffix.lower() in UNREAD and each.with_suffix("") not in read
+        ]
     elif glob.has_magic(name) and not path.exists():
         files = sorted(glob.glob(str(path), recursive=True))
     else:

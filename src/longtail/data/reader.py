@@ -122,7 +122,7 @@ def _hash_parts(
         sha = hashlib.sha256(f"{describe_size(config)}\n".encode())
         labels = list_classes(part.labels) if source.multi_label else part.labels.tolist()
         for row, label in zip(part.rows.tolist(), labels, strict=True):
-            sha.update(f"{store.file_name(row)} {label}\n".encode())
+            sha.update(f"{store.file_name(row)} {label}\n".encode(errors="surrogateescape"))
         for place, file in enumerate(() if source.published else store.blobs(part.rows)):
             assert isinstance(file, Path)
             with suppress(OSError):  # decoding will report it

@@ -14,7 +14,7 @@ from longtail.detection.reopen import OpenDetector, OwnSplits
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.sections import Cells, mark_best, show_best
-from longtail.reporting.template import source, template, write_page
+from longtail.reporting.template import check_page, source, template, write_page
 from longtail.runs.compare import check_finished
 
 WIDTH, HEIGHT = 600, 200
@@ -46,6 +46,7 @@ def report(
     if not runs:
         raise UserError("a report needs at least one run: pass the folder of a finished run")
     check_finished(runs)
+    check_page(out)
     results = [run.result for run in runs]
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError(

@@ -20,7 +20,7 @@ from longtail.reporting.finding import find_best, state_finding
 from longtail.reporting.label_page import is_multi_label, report_labels
 from longtail.reporting.photographs import arrange_galleries
 from longtail.reporting.tail_picture import draw_tail
-from longtail.reporting.template import source, template, write_page
+from longtail.reporting.template import check_page, source, template, write_page
 from longtail.runs.compare import check_finished
 from longtail.runs.folder import Run
 
@@ -32,6 +32,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
     opened = list(map(Run.open, runs))
     check_finished(opened)
+    check_page(Path(out))
     if any(map(is_multi_label, opened)):
         return report_labels(opened, Path(out))
     evaluated = open_runs(opened)

@@ -100,9 +100,9 @@ def adapt(
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
     if isinstance(images, (str, Path)):
+        files = f"sorted(Path({str(images)!r}).iterdir())"
         raise UserError(
-            f"{images} is one path: give a list of images, such as "
-            f"sorted(Path('{images}').iterdir())"
+            f"{images} is one path: give a list of images, such as {files} for a folder"
         )
     if out is not None:
         exports.check_folder(Path(out))

@@ -117,10 +117,11 @@ def share_parts(
 def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[int]:
     """List the parts that are not in `folder`, which is made if it does not exist.
 
-    Parts without a description may be of any work, and are deleted.
+    Parts without a description may be of any work, and are deleted. A description without parts,
+    such as of a command that was refused, is replaced.
     """
     file = folder / ABOUT
-    if file.exists():
+    if file.exists() and any(folder.glob("*.part")):
         try:
             stored = read_json(file)
         except UserError:

@@ -4,6 +4,7 @@ Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -220,10 +221,10 @@ class Predictor:
         Raises:
             UserError: if an image is unreadable; `stream` continues instead.
         """
-        if isinstance(images, (str, Path)) and Path(images).is_dir():
+        if isinstance(images, (str, Path)) and os.path.isdir(images):
             raise UserError(
                 f"{images} is a folder: give a list of images, such as "
-                f"sorted(Path('{images}').iterdir())"
+                f"sorted(Path({str(images)!r}).iterdir())"
             )
         one = isinstance(images, (str, Path, bytes, Image.Image))
         if isinstance(images, (np.ndarray, Tensor)):

@@ -86,11 +86,15 @@ def is_saved(folder: Path) -> bool:
 
 def name_kind(path: Path) -> str | None:
     """Return what kind of model a path looks like, as in 'a run'; None if like none."""
-    if (path / "config.yaml").exists():
-        return "a run"
-    if is_saved(path):
-        return "a saved model"
-    return "a model file" if path.suffix in (".safetensors", ".onnx") and path.is_file() else None
+    try:
+        if (path / "config.yaml").exists():
+            return "a run"
+        if is_saved(path):
+            return "a saved model"
+        is_file = path.suffix in (".safetensors", ".onnx") and path.is_file()
+    except OSError:  # no right to look there, or too long a name
+        return None
+    return "a model file" if is_file else None
 
 
 def read_run(run: Run | Path | str) -> ServedModel:

@@ -43,8 +43,11 @@ ALPHAS = (0.0, 1.5)
 """Alphas at which a graph with adjustable alpha must agree with the model."""
 LARGEST_ONNX = 2**31 - 2**24
 """Most bytes of weights in one file: protobuf's limit, less room for the graph."""
-EXPORTED = MARK + rb'|"longtail":"\{'
-"""Regular expression that matches in every exported file; earlier versions wrote no seal."""
+EXPORTED = MARK + rb'|"longtail":"\{|\x08longtail\x12|/longtail\.json'
+"""Regular expression that matches in every exported file.
+
+Earlier versions wrote no seal, but a description as .safetensors, .onnx and .pt2 store it.
+"""
 CARD = "README.md"
 CARD_MARK = rb"library_name: longtail"
 """Line of every model card."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longtail.core.errors import UserError, unknown_error
 from longtail.evaluation import tables
-from longtail.reporting.figures.canvas import save
+from longtail.reporting.figures.canvas import check_out, save
 from longtail.reporting.figures.classes import (
     draw_class_rank,
     draw_cosine_by_class,
@@ -56,6 +56,7 @@ def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) 
         raise unknown_error("figure", name, FIGURES, f"figures: {', '.join(FIGURES)}")
     if name in SIMULATED and sources:
         raise UserError(f"{name} takes no run: leave out {sources[0]}")
+    check_out(Path(out))  # drawing may take long
     return save(FIGURES[name](sources, **choices), out)
 
 

@@ -76,15 +76,21 @@ def panels(columns: int, rows: int = 1, size: tuple[float, float] = (3.4, 2.5)) 
     return figure
 
 
+def check_out(out: Path) -> str:
+    """Return the kind of file that `out` names; refuse another program's file, and other kinds."""
+    kind = out.suffix[1:].lower()
+    if kind not in METADATA:
+        raise UserError(f"{out}: must end in one of {', '.join(f'.{name}' for name in METADATA)}")
+    check_own(out, OWN, "longtail figure")
+    return kind
+
+
 def save(figure: "Figure", out: Path | str) -> Path:
     """Write `figure` to `out` in the format of its suffix."""
     import matplotlib
 
     out = Path(out)
-    kind = out.suffix[1:].lower()
-    if kind not in METADATA:
-        raise UserError(f"{out}: must end in one of {', '.join(f'.{name}' for name in METADATA)}")
-    check_own(out, OWN, "longtail figure")
+    kind = check_out(out)
     buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):
         figure.savefig(buffer, format=kind, metadata=METADATA[kind], dpi=200)
