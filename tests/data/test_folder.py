@@ -9,7 +9,7 @@ import torch
 from makers import Painter
 
 from longtail.core.errors import UserError
-from longtail.data.formats.folder import list_images
+from longtail.data.image_files import list_images
 from longtail.data.load import load
 
 

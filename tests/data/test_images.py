@@ -16,7 +16,7 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.decoding import images
 from longtail.data.decoding.images import BATCH, decode
-from longtail.data.formats.folder import Files
+from longtail.data.image_files import Files
 from longtail.data.load import load
 
 

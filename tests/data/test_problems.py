@@ -9,7 +9,7 @@ from makers import Painter
 
 from longtail.core.errors import Problems, SeveralErrors, UserError
 from longtail.data.decoding import images
-from longtail.data.formats.folder import list_images
+from longtail.data.image_files import list_images
 from longtail.data.load import load
 
 

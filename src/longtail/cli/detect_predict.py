@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder
+from longtail.cli.images import list_images
 from longtail.cli.output import show
-from longtail.cli.predict import list_images
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun

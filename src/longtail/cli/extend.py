@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import OptionalOut, choose_folder
+from longtail.cli.images import list_images
 from longtail.cli.output import is_first_process, show
-from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun, join_names, quote_if_needed
 

@@ -1,21 +1,20 @@
 """`longtail predict`: classify images."""
 
-import glob
-import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, tee
+from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from longtail.cli.arguments import Images, OptionalOut
+from longtail.cli.images import STDIN, check_order, list_images
 from longtail.cli.output import is_first_process, show
 from longtail.cli.prediction_lines import MARK, Lines, format_csv, format_json, format_text
-from longtail.core.errors import UserError, list_some
+from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from longtail.serving.predictor import Predictor
 
-STDIN = "-"
 SUFFIXES = (".csv", ".jsonl", ".txt", "")
 """Ends of the names of files of predictions; the last two hold what would be printed."""
 
@@ -220,19 +218,6 @@ class Predict:
                 show(note, file=sys.stderr)
 
 
-def check_order(model: Path, images: Sequence[str]) -> None:
-    """Refuse images and a model in the wrong order: the model comes first."""
-    from longtail.serving.read import name_kind
-
-    if name_kind(model) is not None:
-        return
-    for name in images:
-        if kind := name_kind(Path(os.path.expanduser(name))):
-            raise UserError(
-                f"{name} is {kind} and {model} is not: the model comes first, and then the images"
-            )
-
-
 def list_notes(
     model: "Predictor", *, sets: bool, false_alarms: float = Predict.false_alarms
 ) -> list[str]:
@@ -262,67 +247,6 @@ def list_notes(
     if sets and (mix := about.training.get("adapted_to")):
         notes.append(f"answer sets are for equally frequent classes, probabilities for {mix}")
     return notes
-
-
-class ListedImages(NamedTuple):
-    """Images that a command was given."""
-
-    files: Iterable[str]
-    """The image files, in order."""
-    unread: Sequence[Path] = ()
-    """Images in its folders with a suffix that longtail does not read, and no copy that it does."""
-
-
-def list_images(images: Sequence[str]) -> ListedImages:
-    """List the files that paths, folders, globs and standard input name, in order.
-
-    Standard input is read as it comes; all else is a list, which processes decode for a GPU. Images
-    in folders that are not read are reported on standard error.
-    """
-    parts = [_expand(name) for name in images]  # raises before the first image is read
-    if not parts:
-        raise UserError("which images? Give files, folders, globs, or - for a list")
-    files: Iterable[str] = chain.from_iterable(part.files for part in parts)
-    if STDIN not in images:
-        files = list(files)
-        if not any(map(os.path.exists, files)):
-            raise UserError(f"{list_some(files)}: no such file or folder; check the path")
-    for name, part in zip(images, parts, strict=True):
-        if part.unread and is_first_process():
-            show(_describe_unread(name, part.unread), file=sys.stderr)
-    return ListedImages(files, [path for part in parts for path in part.unread])
-
-
-def _expand(name: str) -> ListedImages:
-    from longtail.data.formats.folder import UNREAD, list_files
-
-    path = Path(os.path.expanduser(name))
-    if name == STDIN:
-        return ListedImages(line.rstrip("\r\n") for line in sys.stdin if line.strip())
-    unread: list[Path] = []
-    if path.is_dir():
-        images, others = list_files(path)
-        files = list(map(str, images))
-        read = {each.with_suffix("") for each in images}  # cameras also write a .jpg beside a .nef
-        unread = [
-            each
-            for each in others
-            if each.suffix.lower() in UNREAD and each.with_suffix("") not in read
-        ]
-    elif glob.has_magic(name) and not path.exists():
-        files = sorted(glob.glob(str(path), recursive=True))
-    else:
-        files = [str(path)]
-    if not files:
-        found = f". {_describe_unread(name, unread)}. Convert to .jpg or .png" if unread else ""
-        raise UserError(f"'{name}': no image found{found}")
-    return ListedImages(files, unread)
-
-
-def _describe_unread(folder: str, unread: Sequence[Path]) -> str:
-    from longtail.data.formats.folder import describe_others
-
-    return describe_others(Path(os.path.expanduser(folder)), unread)
 
 
 def _report_skipped(name: str, reason: str) -> None:

@@ -36,7 +36,7 @@ def parse_alphas(text: str, name: str = "--alphas") -> list[float]:
             f"{parts[1]}:{parts[0]}:{parts[2]}"
         )
     if (last - first) / step > MOST:
-        raise UserError(f"{name} {text} are more than 1,000 values: take a larger step")
+        raise UserError(f"{name} {text} are more than {MOST:,} values: take a larger step")
     return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
 
 

@@ -16,7 +16,7 @@ from longtail.data import load as data_sets
 from longtail.data.checks import file_store
 from longtail.data.duplicates import find_exact, read_stored
 from longtail.data.evaluated import EvaluatedPart
-from longtail.data.formats.folder import SUFFIXES
+from longtail.data.image_files import SUFFIXES
 from longtail.data.sources import Part
 from longtail.evaluation.predictions import NAME
 from longtail.runs.folder import Run

@@ -20,7 +20,7 @@ from longtail.core.names import count_noun
 from longtail.core.progress import log_progress
 from longtail.data.base import ClassCounts
 from longtail.data.evaluated import EvaluatedPart
-from longtail.data.formats.folder import list_images
+from longtail.data.image_files import list_images
 from longtail.data.kinds import is_named
 from longtail.data.load import open_evaluated
 from longtail.evaluation.alpha import explain_choice

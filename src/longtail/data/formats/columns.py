@@ -10,7 +10,8 @@ import pyarrow as pa
 from longtail.core.errors import Problems, UserError, list_some, suggest
 from longtail.core.names import count_noun
 from longtail.core.plain import fits
-from longtail.data.formats.folder import PARTS, SUFFIXES
+from longtail.data.formats.folder import PARTS
+from longtail.data.image_files import SUFFIXES
 
 LABELS = ("labels", "fine_label", "class", "target")
 """Names that the column `label` beside encoded images may have instead."""

@@ -24,8 +24,8 @@ from longtail.core.errors import Problems, UserError, list_some
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import Blob, UnreadableImage
 from longtail.data.formats.columns import find_image_columns, find_split
-from longtail.data.formats.folder import Files
 from longtail.data.formats.npz import to_inputs
+from longtail.data.image_files import Files
 from longtail.data.label_sets import recognise_sets
 from longtail.data.labels import LabelledPart, simplify
 from longtail.data.sources import MemoryStore

@@ -17,7 +17,7 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.names import count_noun
-from longtail.data.formats.folder import Files, to_path
+from longtail.data.image_files import Files, to_path
 from longtail.data.label_sets import COMMA, join_labels, split_cells
 from longtail.data.labels import MOST_DIGITS, LabelledPart
 from longtail.data.sources import NoImagesError, Source, Store

@@ -12,8 +12,8 @@ from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.names import count_noun
 from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
-from longtail.data.formats.folder import to_path
 from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
+from longtail.data.image_files import to_path
 from longtail.data.label_sets import (
     SEPARATORS,
     find_mixed,
