@@ -343,7 +343,7 @@ def predict(capsys, *words: object) -> tuple[str, str, int]:
 def test_a_folder_is_not_an_image(photos, run):
     model, folder = lt.load_model(run), photos / "test" / "sea"
     for place in (folder, str(folder)):
-        with pytest.raises(UserError, match=r"sea is a folder: .* sorted\(Path\('.*sea'\)"):
+        with pytest.raises(UserError, match=r"sea is one path: .* sorted\(Path\('.*sea'\)"):
             model.predict(place)
     assert len(model.predict(sorted(folder.iterdir()))) == 5
     assert list(model.stream([folder])) == ["it is a folder, not an image"]

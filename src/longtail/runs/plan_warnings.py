@@ -31,14 +31,13 @@ def _warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
         images = len(content.train)
         smaller = min(16, max(2, images // FEW_STEPS))
         if images < FEW_STEPS * batch and smaller < batch:
-            steps = max(1, images // batch)
+            steps = count_noun(max(1, images // batch), "step")
             logger.warning(
-                "%s has %d training samples: only %d %s per epoch at --batch-size %d. Try "
+                "%s has %d training samples: only %s per epoch at --batch-size %d. Try "
                 "--batch-size %d%s",
                 data,
                 images,
                 steps,
-                "step" if steps == 1 else "steps",
                 batch,
                 smaller,
                 f" --lr {smaller / 800:g}" if optimizer == "sgd" else "",

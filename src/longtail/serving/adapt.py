@@ -37,7 +37,7 @@ from longtail.serving.answers import (
     require_one_label,
     require_trust,
 )
-from longtail.serving.inputs import Picture
+from longtail.serving.inputs import Picture, advise_list
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, load_model
 
@@ -100,10 +100,7 @@ def adapt(
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
     if isinstance(images, (str, Path)):
-        files = f"sorted(Path({str(images)!r}).iterdir())"
-        raise UserError(
-            f"{images} is one path: give a list of images, such as {files} for a folder"
-        )
+        raise UserError(f"{images} is one path: {advise_list(images)}")
     if out is not None:
         exports.check_folder(Path(out))
     predictor = model if isinstance(model, Predictor) else load_model(model)

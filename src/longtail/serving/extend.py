@@ -24,7 +24,7 @@ from longtail.nn.heads import Head
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import list_added, require_one_label
-from longtail.serving.inputs import Picture
+from longtail.serving.inputs import Picture, advise_list
 from longtail.serving.new_rows import (
     find_direction,
     find_neighbours,
@@ -214,8 +214,7 @@ def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -
     for name, photographs in new.items():
         if isinstance(photographs, (str, Path)):
             raise UserError(
-                f"class '{name}' has one path, {photographs}: give a list of photographs, such as "
-                f"sorted(Path('{photographs}').iterdir())"
+                f"class '{name}' has one path, {photographs}: {advise_list(photographs)}"
             )
     names = list(new)
     if not names:

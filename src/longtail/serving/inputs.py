@@ -28,6 +28,11 @@ Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
 """A file, its bytes, a PIL image, uint8 pixels (H, W), (H, W, C) or (C, H, W), or an embedding."""
 
 
+def advise_list(path: Path | str) -> str:
+    """Say how to give the images of a folder where a list is expected, and not one path."""
+    return f"give a list of images, such as sorted(Path({str(path)!r}).iterdir()) for a folder"
+
+
 class InputBatch(NamedTuple):
     """Inputs of a model."""
 

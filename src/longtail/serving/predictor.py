@@ -37,7 +37,7 @@ from longtail.serving.answers import (
     warn_of_unmeasured_classes,
 )
 from longtail.serving.answers import Prediction as Prediction
-from longtail.serving.inputs import InputBatch, Picture, read_batches
+from longtail.serving.inputs import InputBatch, Picture, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork, prepare_thread
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
@@ -222,10 +222,7 @@ class Predictor:
             UserError: if an image is unreadable; `stream` continues instead.
         """
         if isinstance(images, (str, Path)) and os.path.isdir(images):
-            raise UserError(
-                f"{images} is a folder: give a list of images, such as "
-                f"sorted(Path({str(images)!r}).iterdir())"
-            )
+            raise UserError(f"{images} is one path: {advise_list(images)}")
         one = isinstance(images, (str, Path, bytes, Image.Image))
         if isinstance(images, (np.ndarray, Tensor)):
             one = images.ndim <= len(self.about.blueprint.shape)
