@@ -17,6 +17,7 @@ from longtail.training.launch import launch
 PLAIN = "crop-flip"
 WAYS: dict[str, Mapping[str, Any]] = {
     PLAIN: {},
+    "resized crop": {"augment": "resized-crop"},
     "cutout": {"cutout": 0.5},
     "cutmix": {"cutmix": 0.5},
     "cutmix, class donors": {"cutmix": 0.5, "donors": "class"},
