@@ -444,31 +444,3 @@ def balanced_contrast(views, classes, centres, temperature):
             s = dot(vectors[i], vectors[j]) / temperature
             total -= (s - math.log(denominator)) / len(positives) / len(views)
     return total
-
-
-def log_bessel(order, x):
-    """log I_order(x), the sum of (x / 2)^(2k + order) / (k! (k + order)!)."""
-    terms = []
-    for k in range(int(2 * x) + 100):
-        log_factorials = math.lgamma(k + 1) + math.lgamma(k + order + 1)
-        terms.append((2 * k + order) * math.log(x / 2) - log_factorials)
-    largest = max(terms)
-    return largest + math.log(sum(math.exp(term - largest) for term in terms))
-
-
-def density_logits(views, sums, temperature):
-    """log E exp(<z, z'> / T) for z' of each class's von Mises-Fisher density (Du et al. 2024)."""
-    rows = []
-    for z in views:
-        row = []
-        for *total, number in sums:
-            mean = [value / number for value in total]
-            size, order = len(mean), len(mean) / 2 - 1
-            kappa = size * norm(mean) / (1 - norm(mean) ** 2)
-            joint = [kappa * m / norm(mean) + v / temperature for m, v in zip(mean, z, strict=True)]
-            first, second = (
-                log_bessel(order, x) - order * math.log(x) for x in (norm(joint), kappa)
-            )
-            row.append(first - second)
-        rows.append(row)
-    return rows

@@ -12,7 +12,6 @@ from longtail.core.errors import UserError
 from longtail.methods.base import Batch, Model, ModelWithParts
 from longtail.nn import backbones
 from longtail.nn.contrast import Projection, balanced_contrast
-from longtail.nn.densities import DECAY, Densities, decay_and_add, density_logits, sum_views
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.losses import Outputs, State, balanced_softmax, cross_entropy
 from longtail.runs.fit import fit_all
@@ -21,7 +20,6 @@ from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
 COUNT_FREE = [f"deconfound-contrastive{end}" for end in ("", "-tde", "-self-prior")]
-COUNT_FREE.append("deconfound-proco")
 
 
 def start(name: str = "deconfound-contrastive", **options) -> Trainer:
@@ -156,17 +154,9 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     return trainer.draws.orders[0][index], torch.stack(views, dim=1), trainer.fabric.global_rank
 
 
-def sums_after_a_step() -> torch.Tensor:
-    """The running sums of class densities after one step."""
-    trainer = start("deconfound-proco")
-    trainer.step(trainer.full_batch)
-    return trainer.trained.parts.sums.detach()
-
-
 def save_first_batch(folder: Path) -> None:
     rows, views, rank = first_batch()
     torch.save((rows, views), folder / f"{rank}.pt")
-    torch.save(sums_after_a_step(), folder / f"sums-{rank}.pt")
     config = stepping_config(epochs=1)
     fit_all(config, ["deconfound-contrastive"], [0], out=folder / "run", data=tiny_data())
 
@@ -180,44 +170,3 @@ def test_two_ranks_see_the_views_of_one_and_train(tmp_path):
     for row, pair in zip(rows.tolist(), views, strict=True):
         torch.testing.assert_close(seen[row], pair)
     assert (tmp_path / "run" / "result.json").exists()
-    first, second = (torch.load(tmp_path / f"sums-{rank}.pt") for rank in (0, 1))
-    assert torch.equal(first, second)
-    torch.testing.assert_close(first[:, -1], sums_after_a_step()[:, -1])  # views of each class
-
-
-@pytest.mark.parametrize("name", ["proco", "deconfound-proco"])
-def test_the_step_adds_the_loss_of_the_densities(name):
-    options = {"classify": 1.5, "contrast": 0.3, "temperature": 0.2}
-    (stage,) = methods.build(name, options).stages
-    loss = {"deconfound-proco": cross_entropy, "proco": balanced_softmax}[name]
-    state = State(*torch.zeros(3), torch.tensor([24.0, 12.0, 4.0]), torch.Generator())
-    images, labels = torch.rand(12, 3, 8, 8), torch.tensor([0, 0, 1, 2])
-    soft = torch.rand(4, 3).softmax(1)
-    model, other = make_model(Densities), make_model(Densities)
-    made = stage.step(model, stage.loss, [Batch(images[:4], soft, labels, images[4:])], state)
-    outputs = other(images[:4], views=images[4:])
-    views, sums = outputs.parts
-    sums = decay_and_add(sums, sum_views(views, labels, 3))
-    assert torch.equal(model.parts.sums, sums) and sums[:, -1].tolist() != [0, 0, 0]
-    logits = density_logits(views, sums, temperature=0.2)
-    between = loss(Outputs(outputs.features, logits), labels.repeat(2), state)
-    torch.testing.assert_close(made, 1.5 * loss(outputs, soft, state) + 0.3 * between)
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("name", ["proco", "deconfound-proco"])
-def test_a_training_updates_densities_once_a_step_and_saves_them(name, parts):
-    trainer = start(name, ema=0.9, accumulate=parts)
-    before = trainer.trained.parts.sums.clone()
-    trainer.step(trainer.full_batch)
-    after = trainer.trained.parts.sums
-    labels = trainer.data.train.labels[trainer.draws.orders[0][: trainer.full_batch]]
-    views = 2 * torch.bincount(labels, minlength=3)
-    once = DECAY * before[:, -1] + views
-    torch.testing.assert_close(after[:, -1], once)
-    assert after.isfinite().all()
-    assert torch.equal(trainer.state_dict()["parts"]["sums"], after)
-    trainer.step(trainer.full_batch)
-    labels = trainer.data.train.labels[trainer.draws.orders[0][8:16]]
-    views = 2 * torch.bincount(labels, minlength=3)
-    torch.testing.assert_close(trainer.trained.parts.sums[:, -1], DECAY * once + views)

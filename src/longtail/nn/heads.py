@@ -159,7 +159,7 @@ class NormalisedHead(FloatBuffers, Head):
         count = x.new_full((1,), x.shape[0])
         if keep is not None:
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
-        self.update_statistics(torch.cat([x.sum(0), count]), self._update_mean)
+        self._update_statistics(torch.cat([x.sum(0), count]), self._update_mean)
 
     @torch.no_grad()
     def _update_mean(self, sums: Tensor) -> None:

@@ -61,7 +61,7 @@ class Head(nn.Module):
         finally:
             self._accumulated = None
 
-    def update_statistics(self, sums: Tensor, apply: Callable[[Tensor], None]) -> None:
+    def _update_statistics(self, sums: Tensor, apply: Callable[[Tensor], None]) -> None:
         """Call `apply(sums)` now, or on exit with the total if updates are accumulated."""
         if self._accumulated is None:
             apply(sums)
