@@ -22,6 +22,9 @@ from longtail.core import options
 torch.set_num_threads(1)
 if torch.cuda.is_available():
     torch.cuda.init()  # before a test hides the device from the processes that it starts
+# Autograd starts a thread for each device when it first runs. It must not count the devices that
+# tests imitate: with such threads, a forked child could compute no gradients.
+torch.zeros(1, requires_grad=True).sum().backward()
 
 # Lightning, which imports it later, asks every installed package for callbacks at every run
 metadata.entry_points = functools.cache(metadata.entry_points)
