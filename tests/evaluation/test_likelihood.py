@@ -25,6 +25,8 @@ def test_it_is_the_mean_over_classes_at_the_best_scale(seed):
     assert found.scale == pytest.approx(scale, rel=1e-4)
     assert found.nll == pytest.approx(mean_loss(logits, labels, scale), rel=1e-6)
     assert found.nll <= mean_loss(logits, labels, 1.0)
+    losses = [loss for own in class_losses(logits, labels, found.scale).values() for loss in own]
+    assert found.losses.tolist() == pytest.approx(losses)  # the images come class by class
 
 
 def test_the_spread_is_that_of_redrawn_images():
@@ -97,5 +99,6 @@ def test_tied_logits_share_their_probability():
 
 def test_half_precision_and_other_integers_are_taken():
     logits, labels = torch.tensor([[2.0, 1], [0.5, 1], [1, 0]]), torch.tensor([0, 1, 1])
-    expected = fit_likelihood(logits, labels)
-    assert fit_likelihood(logits.bfloat16(), labels.int()) == expected
+    *expected, losses = fit_likelihood(logits, labels)
+    *found, others = fit_likelihood(logits.bfloat16(), labels.int())
+    assert found == expected and torch.equal(others, losses)

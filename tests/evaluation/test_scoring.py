@@ -10,7 +10,14 @@ import reference
 from helpers import tiny_data
 from longtail import methods
 from longtail.evaluation.likelihood import Fit
-from longtail.evaluation.scoring import Features, Standing, compete, find_best, rate_method
+from longtail.evaluation.scoring import (
+    Features,
+    Standing,
+    compete,
+    find_best,
+    rate_method,
+    spread_behind,
+)
 from longtail.methods.base import HeldOut
 from longtail.nn.heads import DeconfoundHead
 
@@ -79,8 +86,6 @@ def test_every_candidate_has_the_likelihood_of_its_own_logits(trained):
             right[y].append(z.index(max(z)) == y)
         mean = 100 * sum(sum(each) / len(each) for each in right.values()) / len(right)
         assert standings[rule].class_mean == pytest.approx(mean), rule
-    best = min(expected.values())
-    assert find_best(standings) == next(r for r in choice.grid if expected[r] == best)
     assert len({round(nll, 6) for nll in expected.values()}) > 20  # candidates differ
 
 
@@ -88,15 +93,45 @@ def test_one_candidate_stands_as_it_does_among_the_others(trained):
     choice = methods.build("auto").choice
     standings = compete(choice, lambda v: methods.build("auto", {"rule": v}), *trained)
     for rule in ("tde:1", "self-prior:0.5", "as-trained"):
-        assert rate_method(methods.build("auto", {"rule": rule}), *trained) == standings[rule]
+        alone, among = rate_method(methods.build("auto", {"rule": rule}), *trained), standings[rule]
+        assert alone.fit[:3] == among.fit[:3] and alone.class_mean == among.class_mean
+
+
+def standing(*losses: float) -> Standing:
+    """Of two images of class 0 and two of class 1, with these losses."""
+    fit = Fit(sum(losses) / 4, 0.0, 1.0, torch.tensor(losses, dtype=torch.float64))
+    return Standing(fit, 50.0)
+
+
+PAIRS = torch.tensor([0, 0, 1, 1])
 
 
 def test_ties_go_to_the_earlier():
-    def standing(nll: float) -> Standing:
-        return Standing(Fit(nll, 0.0, 1.0), 50.0)
+    half, less, more = standing(*[0.5] * 4), standing(*[0.4] * 4), standing(*[0.7] * 4)
+    assert find_best({"b": half, "a": half, "c": more}, PAIRS) == "b"
+    assert find_best({"b": half, "a": less}, PAIRS) == "a"
+    assert find_best({0.25: half, 0.5: less, 0.75: less, 1.0: more}, PAIRS) == 0.5
 
-    assert find_best({"b": standing(0.5), "a": standing(0.5), "c": standing(0.7)}) == "b"
-    assert find_best({"b": standing(0.5), "a": standing(0.4)}) == "a"
+
+def test_a_later_rule_must_lead_by_more_than_the_spread_of_the_lead():
+    first = standing(1.0, 1.2, 0.5, 0.7)
+    steady = standing(0.95, 1.15, 0.45, 0.65)  # 0.05 better for every image
+    lucky = standing(0.6, 1.5, 0.4, 0.7)  # 0.05 better for each class, by 0.4, -0.3, 0.1 and 0
+    assert find_best({"first": first, "second": steady}, PAIRS) == "second"
+    assert find_best({"first": first, "second": lucky}, PAIRS) == "first"
+    leads = [[0.4, -0.3], [0.1, 0.0]]
+    # the mean of two images has half the variance of the class, and a class weighs one half
+    spread = sum((lead - 0.05) ** 2 / 2 / 2 / 2**2 for own in leads for lead in own) ** 0.5
+    assert spread_behind(first.fit, lucky.fit, PAIRS) == pytest.approx(spread)
+    for lead, winner in ((0.99 * spread, "first"), (1.01 * spread, "second")):
+        shifted = standing(*(lucky.fit.losses + 0.05 - lead).tolist())
+        assert find_best({"first": first, "second": shifted}, PAIRS) == winner
+
+
+def test_strengths_of_a_rule_compete_by_likelihood_alone():
+    weak, strong = standing(1.0, 1.2, 0.5, 0.7), standing(0.6, 1.5, 0.4, 0.7)
+    assert find_best({"a:0.5": weak, "a:1": strong, "b": strong}, PAIRS) == "a:1"
+    assert find_best({0.5: weak, 1.0: strong}, PAIRS) == 1.0
 
 
 def test_classes_without_held_out_images_do_not_count(trained):

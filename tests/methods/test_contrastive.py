@@ -13,7 +13,7 @@ from longtail.methods.base import Batch, Model, ModelWithParts
 from longtail.nn import backbones
 from longtail.nn.contrast import Projection, balanced_contrast
 from longtail.nn.heads import DeconfoundHead
-from longtail.nn.losses import Outputs, State, balanced_softmax, cross_entropy
+from longtail.nn.losses import State, balanced_softmax, cross_entropy
 from longtail.runs.fit import fit_all
 from longtail.training.batches import place
 from longtail.training.launch import launch

@@ -598,7 +598,7 @@ def make_auto(out: Path, data: Data, *rules: str) -> list[Run]:
     made = []
     for seed, rule in enumerate(rules):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scoring, "find_best", lambda standings, rule=rule: rule)
+            patch.setattr(scoring, "find_best", lambda standings, labels, rule=rule: rule)
             made += make_runs(out / f"auto{seed}", held, ["auto"], seeds=(seed,), alpha=None)
     return made
 

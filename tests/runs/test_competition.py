@@ -9,9 +9,11 @@ import torch
 import longtail as lt
 from helpers import tiny_config, tiny_data
 from longtail import methods
-from longtail.data.base import Data
+from longtail.data.base import Data, Split
+from longtail.data.prepare import hold_out
 from longtail.evaluation import scoring
 from longtail.methods import auto
+from longtail.runs import auto as competition
 from longtail.runs.compare import find_runs
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -32,7 +34,7 @@ def fit(folder, data: Data, *, resume: bool = False, **options) -> Run:
 
 def let_win(monkeypatch, name: str) -> None:
     """Make the candidate called `name` win every competition."""
-    monkeypatch.setattr(scoring, "find_best", lambda standings: name)
+    monkeypatch.setattr(scoring, "find_best", lambda standings, labels: name)
 
 
 def check_doors(run: Run, data: Data) -> None:
@@ -54,8 +56,12 @@ class TestWithAValidationPart:
         result = run.result
         assert result["alpha_rule"] == "held-out likelihood"
         assert tuple(result["candidates"]) == auto.CANDIDATES
-        nll = {name: row["nll"] for name, row in result["candidates"].items()}
-        assert result["rule"] == min(nll, key=nll.get)
+        rows = result["candidates"]
+        least = min(row["nll"] for row in rows.values())
+        level = [n for n, row in rows.items() if row["nll"] - least <= row["behind_spread"]]
+        first = level[0].partition(":")[0]
+        strengths = [name for name in rows if name.partition(":")[0] == first]
+        assert result["rule"] == min(strengths, key=lambda name: rows[name]["nll"])
         assert not (run.folder / "tuning").exists() and not (run.folder / "rivals").exists()
         check_doors(run, data)
 
@@ -125,6 +131,20 @@ class TestWithoutOne:
         reverse = replace(data, test=replace(data.test, labels=data.test.labels.flip(0)))
         one, other = (fit(tmp_path / n, d).result for n, d in (("a", data), ("b", reverse)))
         assert one["rule"] == other["rule"] and one["candidates"] == other["candidates"]
+
+    def test_every_seed_holds_out_images_of_its_own(self, tmp_path, monkeypatch):
+        seen = []
+
+        def watch(split: Split, fraction: float, *, seed: int) -> tuple[Split, Split]:
+            parts = hold_out(split, fraction, seed=seed)
+            seen.append(parts[1].inputs)
+            return parts
+
+        monkeypatch.setattr(competition, "hold_out", watch)
+        data = tiny_data(counts=(24, 12, 8))
+        fit_all(tiny_config(), ["auto", "decouple-tau-norm"], [0, 1], out=tmp_path, data=data)
+        one, other = seen  # methods share the part of their seed
+        assert len(one) == len(other) == 9 and not torch.equal(one, other)
 
     def test_too_few_held_out_images_leave_the_default(self, tmp_path, caplog):
         data = tiny_data(counts=(8, 4, 3))  # a fifth is 2 + 1 + 1 images
@@ -229,7 +249,7 @@ class TestResume:
 
 class TestAlpha:
     def test_a_choice_of_0_is_logged(self, tmp_path, monkeypatch, caplog):
-        monkeypatch.setattr(scoring, "find_best", lambda standings: 0.0)
+        monkeypatch.setattr(scoring, "find_best", lambda standings, labels: 0.0)
         config, data = tiny_config(alpha="auto"), with_validation()
         (run,) = fit_all(config, ["deconfound-tde"], [0], out=tmp_path, data=data)
         assert run.result["alpha"] == 0

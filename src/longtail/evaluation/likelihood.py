@@ -27,6 +27,8 @@ class Fit(NamedTuple):
     """Its bootstrap deviation, if images are redrawn within each class."""
     scale: float
     """The fitted factor of the logits, an inverse temperature; 0 if they explain nothing."""
+    losses: Tensor
+    """Negative log-likelihood of each image, (N,), at that scale."""
 
     @property
     def usable_scale(self) -> float:
@@ -46,7 +48,7 @@ def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:
         logits = logits.cpu()
     labels, logits = labels.to(logits.device, torch.long), logits.double()
     counts = torch.bincount(labels, minlength=logits.shape[1]).double()  # (C,)
-    weights = 1 / (counts[labels] * (counts > 0).sum())  # (N,): the same total for each class
+    weights = _weigh(labels, counts)
     margins = logits - logits.gather(1, labels[:, None])  # (N, C), 0 at the label
     low, high = margins.new_tensor(-LARGEST), margins.new_tensor(LARGEST)
     for _ in range(HALVINGS):
@@ -56,7 +58,22 @@ def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:
         low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
     scale = torch.where(low > -LARGEST, high.exp2(), 0.0)
     losses = (margins * scale).logsumexp(1)  # (N,)
+    return Fit((weights @ losses).item(), spread_of_mean(losses, labels), scale.item(), losses)
+
+
+def spread_of_mean(losses: Tensor, labels: Tensor) -> float:
+    """Return the bootstrap deviation of the mean over the classes of `losses` (N,).
+
+    Images are redrawn within each class of `labels` (N,): the mean of n of them has the variance of
+    the class, over n. A class of one image adds nothing.
+    """
+    labels = labels.to(losses.device, torch.long)
+    counts = torch.bincount(labels).double()  # (C,)
     means = torch.bincount(labels, losses, len(counts)) / counts  # (C,), nan without images
-    # redrawn images of a class have the variance of its images, and their mean that over n
-    spread = (weights.square() @ (losses - means[labels]).square()).sqrt()
-    return Fit((weights @ losses).item(), spread.item(), scale.item())
+    variances = (losses - means[labels]).square()
+    return (_weigh(labels, counts).square() @ variances).sqrt().item()
+
+
+def _weigh(labels: Tensor, counts: Tensor) -> Tensor:
+    """Return weights (N,) of images of the classes `labels`: the same total for each class."""
+    return 1 / (counts[labels] * (counts > 0).sum())

@@ -215,15 +215,21 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "class mean")
+CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "behind", "class mean")
 """Header of the candidates that competed on held-out data."""
 
 
 def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
-    """Rows of all candidates under `CANDIDATE_HEADER`, the best first."""
+    """Rows of all candidates under `CANDIDATE_HEADER`, the likeliest first."""
     ranked = sorted(candidates.items(), key=lambda item: item[1]["nll"])
+    least = ranked[0][1]["nll"]
     return [
-        [name, f"{c['nll']:.3f}", f"{c['spread']:.3f}", f"{c['class_mean']:.1f}"]
+        [
+            *(name, f"{c['nll']:.3f}", f"{c['spread']:.3f}"),
+            # older results have no spread of the difference
+            format_figure((c["nll"] - least, c.get("behind_spread")), digits=3),
+            f"{c['class_mean']:.1f}",
+        ]
         for name, c in ranked
     ]
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from longtail import methods
 from longtail.data.base import Data
@@ -79,7 +80,7 @@ def decide(
         has_alpha = job.method.alpha is not None and job.method.rule is None
         return Decision(job.method, "fixed" if has_alpha else "", replica)
     own = features.held_out is not None and data.test is not None
-    tuning = data if own else _hold_out(data, shared)
+    tuning = data if own else _hold_out(data, job.config.seed, shared)
     images = 0 if tuning.val is None else len(tuning.val)
     if images < max(1, choice.least_images * len(data.classes)):
         return _decide_without(job, choice, replica, features, images)
@@ -106,26 +107,33 @@ def decide(
         parts = scoring.extract_parts(tuning, trained.features)
         tuned[name] = Tuned(trained, parts, tuning)
         standings[name] = scoring.rate_method(rival.method, trained.model.head, parts, tuning)
-    value = scoring.find_best(standings)
+    assert features.held_out is not None
+    labels = features.held_out.labels
+    value = scoring.find_best(standings, labels)
     winner = replica
     if value in rivals:
         name = str(value)
         winner = tuned[name].trainer if own else train(rivals[name], f"rivals/{name}", data)
     if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
         log_no_gain(images)
-    chosen, scale = _describe(choice.option, value, standings), 1.0
+    chosen, scale = _describe(choice.option, value), 1.0
+    chosen["candidates"] = _tabulate(standings, labels)
     if choice.option == "rule":  # other choices leave the scale that the head was trained with
         chosen["logit_scale"] = scale = standings[value].fit.usable_scale
     part = None if own else tuned.get(value, Tuned(trainer, features, tuning))
     return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale, part)
 
 
-def _hold_out(data: Data, shared: Shared) -> Data:
-    """Return `data` with a part of each training class as its validation part, and no test part."""
-    if id(data) not in shared.tuning:
-        rest, held = hold_out(data.train, TUNING_FRACTION)
-        shared.tuning[id(data)] = data, replace(data, train=rest, val=held, test=None)
-    return shared.tuning[id(data)][1]
+def _hold_out(data: Data, seed: int, shared: Shared) -> Data:
+    """Return `data` with a part of each training class as its validation part, and no test part.
+
+    The seed of the run draws that part, so that seeds differ in all that chance decides.
+    """
+    key = id(data), seed
+    if key not in shared.tuning:
+        rest, held = hold_out(data.train, TUNING_FRACTION, seed=seed)
+        shared.tuning[key] = data, replace(data, train=rest, val=held, test=None)
+    return shared.tuning[key][1]
 
 
 def _decide_without(
@@ -140,12 +148,12 @@ def _decide_without(
                 "without a choice",
                 *(images, head.classes, choice.default),
             )
-        chosen = _describe(choice.option, choice.default, {})
+        chosen = _describe(choice.option, choice.default)
         return Decision(job.with_choice(choice.default), "default", replica, chosen)
     value, rule = choice.grid[0], "least"
     if isinstance(head, NormalisedHead):
         value, rule = scoring.choose_label_free(head, features.train)
-    return Decision(job.with_choice(value), rule, replica, _describe(choice.option, value, {}))
+    return Decision(job.with_choice(value), rule, replica, _describe(choice.option, value))
 
 
 def _announce_tuning(choice: Choice, fabric: Fabric) -> None:
@@ -197,16 +205,20 @@ def _train_beside(
     return finished[name]
 
 
-def _describe(option: str, value: Value, standings: Mapping[Value, Standing]) -> dict[str, Any]:
-    """Return what a result stores of a choice; alpha and tau have fields of their own."""
-    chosen: dict[str, Any] = {} if option in ("alpha", "tau") else {option: value}
-    if standings:
-        chosen["candidates"] = {
-            value if isinstance(value, str) else f"{value:g}": {
-                "nll": standing.fit.nll,
-                "spread": standing.fit.spread,
-                "class_mean": standing.class_mean,
-            }
-            for value, standing in standings.items()
+def _describe(option: str, value: Value) -> dict[str, Any]:
+    """Return what a result stores of a chosen value; alpha and tau have fields of their own."""
+    return {} if option in ("alpha", "tau") else {option: value}
+
+
+def _tabulate(standings: Mapping[Value, Standing], labels: Tensor) -> dict[str, dict[str, float]]:
+    """Return what a result stores of every candidate, by its name."""
+    likeliest = scoring.find_likeliest(standings).fit
+    return {
+        value if isinstance(value, str) else f"{value:g}": {
+            "nll": standing.fit.nll,
+            "spread": standing.fit.spread,
+            "behind_spread": scoring.spread_behind(standing.fit, likeliest, labels),
+            "class_mean": standing.class_mean,
         }
-    return chosen
+        for value, standing in standings.items()
+    }

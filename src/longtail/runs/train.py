@@ -33,8 +33,9 @@ class Shared:
 
     frozen: dict[Hashable, FeatureBatches] = field(default_factory=dict)
     """Features of frozen networks, which are extracted once."""
-    tuning: dict[int, tuple[Data, Data]] = field(default_factory=dict)
-    """Data for tuning runs by the id of the data that it was made of, which comes first."""
+    tuning: dict[tuple[int, int], tuple[Data, Data]] = field(default_factory=dict)
+    """Data for tuning runs by the id of the data that it was made of, which comes first, and the
+    seed."""
 
 
 @dataclass(frozen=True)
