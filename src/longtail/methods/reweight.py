@@ -20,7 +20,7 @@ def focal(*, gamma: float = 2.0) -> Method:
     )
 
 
-def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0, softmax: bool = False) -> Method:
+def class_balanced(*, beta: float = 0.99, gamma: float = 1.0, softmax: bool = False) -> Method:
     """Sigmoid focal loss over effective class sizes, or softmax (Cui et al. 2019)."""
     require(least=0, below=1, beta=beta)
     require(least=0, gamma=gamma)
@@ -30,6 +30,8 @@ def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0, softmax: bool = 
         departures=(
             "The offset -log(C - 1) of the sigmoid's logits is fixed; the authors' code trains a "
             "bias that starts there.",
+            "Beta is 0.99, the best mean over CIFAR-10-LT and CIFAR-100-LT on held-out images; the "
+            "authors choose it for each data set.",
         ),
         paper=Paper("Cui et al.", 2019, "1901.05555"),
         weighs_counts=True,

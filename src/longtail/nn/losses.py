@@ -58,7 +58,7 @@ def class_balanced(
     target: Tensor,
     state: State,
     *,
-    beta: float = 0.9999,
+    beta: float = 0.99,
     gamma: float = 1.0,
     softmax: bool = False,
 ) -> Tensor:
