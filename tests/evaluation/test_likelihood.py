@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from longtail.evaluation.likelihood import fit_likelihood
+from longtail.evaluation.likelihood import fit_likelihood, standard_error
 from reference import best_scale, class_losses, mean_loss
 
 
@@ -44,6 +44,24 @@ def test_the_spread_is_that_of_redrawn_images():
         means.append(drawn)
     assert found.spread == pytest.approx(statistics.pstdev(means), rel=0.05)
     assert fit(logits[-1:], labels[-1:]).spread == 0  # one image can only be drawn again
+
+
+def test_the_standard_error_is_that_of_the_mean_over_classes():
+    groups = {0: [1.0, 2.0, 4.0], 1: [0.5, 0.7], 3: [2.5], 4: [3.0]}  # class 2 has no image
+    labels = [c for c, values in groups.items() for _ in values]
+    values = [value for values in groups.values() for value in values]
+    squares = free = 0.0
+    for own in groups.values():
+        squares += sum((value - statistics.fmean(own)) ** 2 for value in own)
+        free += len(own) - 1
+    total = 0.0
+    for own in groups.values():
+        # one image does not tell the variance of its class: the pooled one stands in
+        variance = statistics.variance(own) if len(own) > 1 else squares / free
+        total += variance / len(own)
+    found = standard_error(torch.tensor(values), torch.tensor(labels))
+    assert found == pytest.approx(total**0.5 / len(groups))
+    assert standard_error(torch.tensor([1.0, 3.0]), torch.tensor([0, 1])) == 0
 
 
 def test_a_class_counts_once_however_many_images_it_has():

@@ -15,8 +15,8 @@ from longtail.evaluation.scoring import (
     Standing,
     compete,
     find_best,
+    measure_lead,
     rate_method,
-    spread_behind,
 )
 from longtail.methods.base import HeldOut
 from longtail.nn.heads import DeconfoundHead
@@ -113,19 +113,26 @@ def test_ties_go_to_the_earlier():
     assert find_best({0.25: half, 0.5: less, 0.75: less, 1.0: more}, PAIRS) == 0.5
 
 
-def test_a_later_rule_must_lead_by_more_than_the_spread_of_the_lead():
+def test_a_later_rule_must_lead_by_more_than_the_standard_error_of_its_lead():
     first = standing(1.0, 1.2, 0.5, 0.7)
     steady = standing(0.95, 1.15, 0.45, 0.65)  # 0.05 better for every image
     lucky = standing(0.6, 1.5, 0.4, 0.7)  # 0.05 better for each class, by 0.4, -0.3, 0.1 and 0
     assert find_best({"first": first, "second": steady}, PAIRS) == "second"
     assert find_best({"first": first, "second": lucky}, PAIRS) == "first"
-    leads = [[0.4, -0.3], [0.1, 0.0]]
-    # the mean of two images has half the variance of the class, and a class weighs one half
-    spread = sum((lead - 0.05) ** 2 / 2 / 2 / 2**2 for own in leads for lead in own) ** 0.5
-    assert spread_behind(first.fit, lucky.fit, PAIRS) == pytest.approx(spread)
-    for lead, winner in ((0.99 * spread, "first"), (1.01 * spread, "second")):
+    # the mean of two images has half the variance of their class, and each class weighs one half
+    variances = [sum((lead - 0.05) ** 2 for lead in own) for own in ([0.4, -0.3], [0.1, 0.0])]
+    error = (sum(variances) / 2 / 2**2) ** 0.5
+    assert measure_lead(lucky.fit, first.fit, PAIRS) == pytest.approx((0.05, error))
+    for lead, winner in ((0.99 * error, "first"), (1.01 * error, "second")):
         shifted = standing(*(lucky.fit.losses + 0.05 - lead).tolist())
         assert find_best({"first": first, "second": shifted}, PAIRS) == winner
+
+
+def test_a_rule_never_wins_over_a_likelier_earlier_one():
+    first, third = standing(*[1.05] * 4), standing(*[1.0] * 4)
+    second = standing(0.7, 1.45, 0.9, 1.25)  # less likely than both, by less than its error
+    assert find_best({"first": first, "second": second, "third": third}, PAIRS) == "third"
+    assert find_best({"second": second, "first": first, "third": third}, PAIRS) == "second"
 
 
 def test_strengths_of_a_rule_compete_by_likelihood_alone():

@@ -128,3 +128,24 @@ def test_trainings_with_other_options_are_no_seeds_of_one_row():
     groups = tables.group_seeds(results)
     assert [len(group.results) for group in groups] == [2, 1]
     assert [group.label for group in groups] == ["m, gamma 0.5", "m, gamma 5.0"]
+
+
+def test_candidates_are_shown_from_the_likeliest_on():
+    figures = {"nll": 1.25, "spread": 0.1, "class_mean": 40.0}
+    rows = tables.candidate_rows(
+        {
+            "a": {**figures, "behind": 0.0, "behind_error": 0.0},
+            "b": {**figures, "nll": 1.24, "behind": -0.01, "behind_error": 0.02},
+            "c": {**figures, "nll": 1.5, "behind": 0.25, "behind_error": 0.125},
+        }
+    )
+    assert [row[0] for row in rows] == ["b", "a", "c"]
+    assert [row[3] for row in rows] == ["-0.010 ± 0.020", "chosen", "0.250 ± 0.125"]
+    assert tables.candidate_rows({"old": figures}) == [["old", "1.250", "0.100", "-", "40.0"]]
+    assert len(rows[0]) == len(tables.CANDIDATE_HEADER)
+
+
+def test_each_rule_stands_with_its_likeliest_strength():
+    nll = {"a:0.5": 1.0, "a:1": 0.8, "b": 0.9, "a:2": 0.8, "c:1": 0.7}
+    assert tables.best_of_each_rule(nll) == ["a:1", "b", "c:1"]
+    assert tables.best_of_each_rule({0.5: 1.0, 1.0: 0.9, 1.5: 0.9}) == [1.0]

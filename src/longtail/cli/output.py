@@ -34,8 +34,10 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
         seed = f", seed {result['seed']}" if len(results) > 1 else ""
         if is_first_process():
             show(f"\nrules on held-out data{seed}; chosen: {result['rule']}")
-        best = tables.best_of_each_rule(result["candidates"])
-        print_lines(tables.CANDIDATE_HEADER, tables.candidate_rows(best))
+        candidates = result["candidates"]
+        best = tables.best_of_each_rule({name: row["nll"] for name, row in candidates.items()})
+        rows = tables.candidate_rows({name: candidates[name] for name in best})
+        print_lines(tables.CANDIDATE_HEADER, rows)
 
 
 def print_remarks(results: list[dict[str, Any]]) -> None:

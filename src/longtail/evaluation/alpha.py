@@ -23,7 +23,7 @@ RULES = {
     "fixed": "fixed before training",
     "given": "as given",
     "held-out": "chosen on held-out data for the best mean class accuracy",
-    "held-out likelihood": "chosen on held-out data for the best class-balanced likelihood",
+    "held-out likelihood": "chosen on held-out data by the class-balanced likelihood",
     "label-free": "set without labels: 1 / mean cos(x, d)",
     "no direction": "because the features have no common direction to remove",
     "least": "the value that changes least, because there was no data to choose it on",

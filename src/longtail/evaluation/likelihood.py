@@ -48,7 +48,7 @@ def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:
         logits = logits.cpu()
     labels, logits = labels.to(logits.device, torch.long), logits.double()
     counts = torch.bincount(labels, minlength=logits.shape[1]).double()  # (C,)
-    weights = _weigh(labels, counts)
+    weights = 1 / (counts[labels] * (counts > 0).sum())  # (N,): the same total for each class
     margins = logits - logits.gather(1, labels[:, None])  # (N, C), 0 at the label
     low, high = margins.new_tensor(-LARGEST), margins.new_tensor(LARGEST)
     for _ in range(HALVINGS):
@@ -58,22 +58,29 @@ def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:
         low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
     scale = torch.where(low > -LARGEST, high.exp2(), 0.0)
     losses = (margins * scale).logsumexp(1)  # (N,)
-    return Fit((weights @ losses).item(), spread_of_mean(losses, labels), scale.item(), losses)
-
-
-def spread_of_mean(losses: Tensor, labels: Tensor) -> float:
-    """Return the bootstrap deviation of the mean over the classes of `losses` (N,).
-
-    Images are redrawn within each class of `labels` (N,): the mean of n of them has the variance of
-    the class, over n. A class of one image adds nothing.
-    """
-    labels = labels.to(losses.device, torch.long)
-    counts = torch.bincount(labels).double()  # (C,)
     means = torch.bincount(labels, losses, len(counts)) / counts  # (C,), nan without images
-    variances = (losses - means[labels]).square()
-    return (_weigh(labels, counts).square() @ variances).sqrt().item()
+    # redrawn images of a class have the variance of its images, and their mean that over n
+    spread = (weights.square() @ (losses - means[labels]).square()).sqrt()
+    return Fit((weights @ losses).item(), spread.item(), scale.item(), losses)
 
 
-def _weigh(labels: Tensor, counts: Tensor) -> Tensor:
-    """Return weights (N,) of images of the classes `labels`: the same total for each class."""
-    return 1 / (counts[labels] * (counts > 0).sum())
+def standard_error(values: Tensor, labels: Tensor) -> float:
+    """Return the standard error of the mean over the classes of `values` (N,).
+
+    The classes are fixed, and images are drawn from each: the mean of n of them has the variance of
+    the class, over n. The variance of a class of one image is unknown; it counts as that within
+    the other classes. With one image of each class the error is 0.
+
+    Args:
+        values: a number for each image, (N,).
+        labels: the class of each image, (N,).
+    """
+    labels, values = labels.to(values.device, torch.long), values.double()
+    counts = torch.bincount(labels).double()  # (C,)
+    means = torch.bincount(labels, values, len(counts)) / counts  # (C,), nan without images
+    squares = torch.bincount(labels, (values - means[labels]).square(), len(counts))
+    free = counts - 1  # degrees of freedom, -1 without images
+    pooled = squares.sum() / free.clamp(min=0).sum().clamp(min=1)
+    variances = torch.where(free > 0, squares / free, pooled)
+    own = counts > 0
+    return ((variances / counts)[own].sum().sqrt() / own.sum()).item()

@@ -16,8 +16,9 @@ from longtail.data.base import ClassCounts, Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
 from longtail.evaluation.alpha import cosines, label_free_alpha
 from longtail.evaluation.label_metrics import Thresholds, measure_labels
-from longtail.evaluation.likelihood import Fit, fit_likelihood, spread_of_mean
+from longtail.evaluation.likelihood import Fit, fit_likelihood, standard_error
 from longtail.evaluation.metrics import Metrics, measure
+from longtail.evaluation.tables import best_of_each_rule
 from longtail.methods.base import Choice, HeldOut, Method, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -187,31 +188,21 @@ def _rate(scores: Scores, method: Method, data: Data) -> Standing:
 def find_best(standings: Mapping[Value, Standing], labels: Tensor) -> Value:
     """Return the value to predict with, by the likelihood of held-out images of classes `labels`.
 
-    Strengths of a rule compete first, and the likeliest stands for the rule. Then rules that are
-    behind the likeliest by no more than the spread of that difference are level with it, and the
-    earliest of them wins.
+    Strengths of a rule compete first, and the likeliest stands for its rule. Then a later rule
+    replaces an earlier one only if it leads by more than the standard error of its lead.
     """
-    best: dict[str, Value] = {}  # of each rule, in their order
-    for value, standing in standings.items():
-        rule = value.partition(":")[0] if isinstance(value, str) else ""  # numbers are strengths
-        if rule not in best or standing.fit.nll < standings[best[rule]].fit.nll:
-            best[rule] = value
-    likeliest = find_likeliest(standings).fit
-    for value in best.values():
-        fit = standings[value].fit
-        if fit.nll - likeliest.nll <= spread_behind(fit, likeliest, labels):
-            return value
-    raise AssertionError("the likeliest is level with itself")
+    best = best_of_each_rule({value: standing.fit.nll for value, standing in standings.items()})
+    winner = best[0]
+    for value in best[1:]:
+        lead, error = measure_lead(standings[value].fit, standings[winner].fit, labels)
+        if lead > error:
+            winner = value
+    return winner
 
 
-def find_likeliest(standings: Mapping[Value, Standing]) -> Standing:
-    """Return the first of the standings with the lowest negative log-likelihood."""
-    return min(standings.values(), key=lambda standing: standing.fit.nll)
-
-
-def spread_behind(fit: Fit, likeliest: Fit, labels: Tensor) -> float:
-    """Return the bootstrap deviation of how far `fit` is behind `likeliest`, on the same images."""
-    return spread_of_mean(fit.losses - likeliest.losses, labels)
+def measure_lead(fit: Fit, other: Fit, labels: Tensor) -> tuple[float, float]:
+    """Return by how much `fit` is likelier than `other`, and the standard error of that."""
+    return other.nll - fit.nll, standard_error(other.losses - fit.losses, labels)
 
 
 def choose_label_free(head: NormalisedHead, features: Tensor) -> tuple[float, str]:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 SPLITS = ("overall", "many", "medium", "few")
 CLASS_MEAN = "class mean"
@@ -11,6 +11,8 @@ ROUNDING = 1e-3
 """Result files keep six digits: accuracies further apart than this differ."""
 PARTS = {"test": "test", "val": "validation", "train": "training"}
 """Names of the parts that a run may be evaluated on."""
+Value = TypeVar("Value", str, float | str)
+"""A value of an option that is chosen on held-out data."""
 
 
 @dataclass(frozen=True)
@@ -222,21 +224,31 @@ CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "behind", "class mean")
 def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
     """Rows of all candidates under `CANDIDATE_HEADER`, the likeliest first."""
     ranked = sorted(candidates.items(), key=lambda item: item[1]["nll"])
-    least = ranked[0][1]["nll"]
     return [
         [
             *(name, f"{c['nll']:.3f}", f"{c['spread']:.3f}"),
-            # older results have no spread of the difference
-            format_figure((c["nll"] - least, c.get("behind_spread")), digits=3),
+            _format_behind(c),
             f"{c['class_mean']:.1f}",
         ]
         for name, c in ranked
     ]
 
 
-def best_of_each_rule(candidates: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The candidates whose strength is the best of their rule."""
-    best: dict[str, str] = {}
-    for name in sorted(candidates, key=lambda name: candidates[name]["nll"]):
-        best.setdefault(name.partition(":")[0], name)
-    return {name: candidates[name] for name in best.values()}
+def _format_behind(candidate: Mapping[str, float]) -> str:
+    if "behind" not in candidate:  # of an earlier version
+        return "-"
+    figure = candidate["behind"], candidate["behind_error"]
+    return format_figure(figure, digits=3) if any(figure) else "chosen"
+
+
+def best_of_each_rule(nll: Mapping[Value, float]) -> list[Value]:
+    """Return the likeliest strength of each rule by the `nll` of all, in the order of the rules.
+
+    Numbers are strengths of one rule; `tde:1` is one of `tde`.
+    """
+    best: dict[str, Value] = {}
+    for value, found in nll.items():
+        rule = value.partition(":")[0] if isinstance(value, str) else ""
+        if rule not in best or found < nll[best[rule]]:
+            best[rule] = value
+    return list(best.values())

@@ -23,7 +23,7 @@ CANDIDATES = (
     *(f"logit-adjustment:{strength:g}" for strength in STRENGTHS[1:]),
     *("nearest-mean", "as-trained"),
 )
-"""Rules that compete, each with its strength; ties go to the earlier."""
+"""Rules that compete, each with its strength; a later rule must clearly lead."""
 RIVALS = ("deconfound-balanced", "balanced-softmax")
 """Methods with a training of their own that compete too if `thorough`."""
 

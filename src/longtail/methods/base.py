@@ -209,7 +209,7 @@ class Choice:
     option: str
     """Name of the option, and of the result field that stores the chosen value."""
     grid: tuple[float | str, ...]
-    """Values to try; ties go to the earlier."""
+    """Values to try, in the order in which `scoring.find_best` prefers them."""
     default: float | str | None = None
     """Value without enough held-out images; None for the method's own way out."""
     least_images: float = 0.0

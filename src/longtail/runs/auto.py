@@ -4,6 +4,7 @@ Without such data, tuning runs on a part of each training class hold some out; t
 applied to the training on everything.
 """
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -80,7 +81,7 @@ def decide(
         has_alpha = job.method.alpha is not None and job.method.rule is None
         return Decision(job.method, "fixed" if has_alpha else "", replica)
     own = features.held_out is not None and data.test is not None
-    tuning = data if own else _hold_out(data, job.config.seed, shared)
+    tuning = data if own else _hold_out(data, job.config.seed)
     images = 0 if tuning.val is None else len(tuning.val)
     if images < max(1, choice.least_images * len(data.classes)):
         return _decide_without(job, choice, replica, features, images)
@@ -117,23 +118,22 @@ def decide(
     if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
         log_no_gain(images)
     chosen, scale = _describe(choice.option, value), 1.0
-    chosen["candidates"] = _tabulate(standings, labels)
+    chosen["candidates"] = _tabulate(standings, standings[value], labels)
     if choice.option == "rule":  # other choices leave the scale that the head was trained with
         chosen["logit_scale"] = scale = standings[value].fit.usable_scale
     part = None if own else tuned.get(value, Tuned(trainer, features, tuning))
     return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale, part)
 
 
-def _hold_out(data: Data, seed: int, shared: Shared) -> Data:
+def _hold_out(data: Data, seed: int) -> Data:
     """Return `data` with a part of each training class as its validation part, and no test part.
 
-    The seed of the run draws that part, so that seeds differ in all that chance decides.
+    The seed of the run draws the part, as it draws everything else that is random in the run.
     """
-    key = id(data), seed
-    if key not in shared.tuning:
-        rest, held = hold_out(data.train, TUNING_FRACTION, seed=seed)
-        shared.tuning[key] = data, replace(data, train=rest, val=held, test=None)
-    return shared.tuning[key][1]
+    rest, held = hold_out(data.train, TUNING_FRACTION, seed=seed % 2**32)
+    how = f"{data.subset_sha256} {TUNING_FRACTION:g} {seed}"
+    sha256 = hashlib.sha256(how.encode()).hexdigest()
+    return replace(data, train=rest, val=held, test=None, subset_sha256=sha256)
 
 
 def _decide_without(
@@ -191,7 +191,7 @@ def _train_beside(
     if fabric.global_rank == 0:
         inner.run.begin(
             job.config,
-            overwrite=False,
+            overwrite=inner.has_other_data(data),  # an earlier version held out other images
             cuda=on_cuda(fabric),
             weights_id=job.weights_id,
             ranks=fabric.world_size,
@@ -210,15 +210,18 @@ def _describe(option: str, value: Value) -> dict[str, Any]:
     return {} if option in ("alpha", "tau") else {option: value}
 
 
-def _tabulate(standings: Mapping[Value, Standing], labels: Tensor) -> dict[str, dict[str, float]]:
+def _tabulate(
+    standings: Mapping[Value, Standing], winner: Standing, labels: Tensor
+) -> dict[str, dict[str, float]]:
     """Return what a result stores of every candidate, by its name."""
-    likeliest = scoring.find_likeliest(standings).fit
-    return {
-        value if isinstance(value, str) else f"{value:g}": {
+    rows = {}
+    for value, standing in standings.items():
+        behind, error = scoring.measure_lead(winner.fit, standing.fit, labels)
+        rows[value if isinstance(value, str) else f"{value:g}"] = {
             "nll": standing.fit.nll,
             "spread": standing.fit.spread,
-            "behind_spread": scoring.spread_behind(standing.fit, likeliest, labels),
+            "behind": behind,
+            "behind_error": error,
             "class_mean": standing.class_mean,
         }
-        for value, standing in standings.items()
-    }
+    return rows

@@ -94,6 +94,11 @@ class Job:
             raise self._other_data_error(data)
         return saved
 
+    def has_other_data(self, data: Data) -> bool:
+        """Whether the run has a checkpoint that was trained on other data."""
+        saved = self.run.load_checkpoint(self.config)
+        return saved is not None and bool(saved.get("data") != data.identity)
+
     def check_data(self, data: Data, *, overwrite: bool) -> None:
         """Refuse data without a part to evaluate on, or other data than a finished run's own."""
         if data.test is None and data.val is None:

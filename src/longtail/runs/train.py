@@ -12,7 +12,6 @@ from lightning.fabric import Fabric
 from longtail.core.config import Config, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.interrupt import defer_interrupt
-from longtail.data.base import Data
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.checkpoint import explain_restoring
@@ -33,9 +32,6 @@ class Shared:
 
     frozen: dict[Hashable, FeatureBatches] = field(default_factory=dict)
     """Features of frozen networks, which are extracted once."""
-    tuning: dict[tuple[int, int], tuple[Data, Data]] = field(default_factory=dict)
-    """Data for tuning runs by the id of the data that it was made of, which comes first, and the
-    seed."""
 
 
 @dataclass(frozen=True)
