@@ -130,7 +130,7 @@ def test_trainings_with_other_options_are_no_seeds_of_one_row():
     assert [group.label for group in groups] == ["m, gamma 0.5", "m, gamma 5.0"]
 
 
-def test_candidates_are_shown_from_the_likeliest_on():
+def test_candidates_are_shown_in_their_order():
     figures = {"nll": 1.25, "spread": 0.1, "class_mean": 40.0}
     rows = tables.candidate_rows(
         {
@@ -139,8 +139,8 @@ def test_candidates_are_shown_from_the_likeliest_on():
             "c": {**figures, "nll": 1.5, "behind": 0.25, "behind_error": 0.125},
         }
     )
-    assert [row[0] for row in rows] == ["b", "a", "c"]
-    assert [row[3] for row in rows] == ["-0.010 ± 0.020", "chosen", "0.250 ± 0.125"]
+    assert [row[0] for row in rows] == ["a", "b", "c"]
+    assert [row[3] for row in rows] == ["chosen", "-0.010 ± 0.020", "0.250 ± 0.125"]
     assert tables.candidate_rows({"old": figures}) == [["old", "1.250", "0.100", "-", "40.0"]]
     assert len(rows[0]) == len(tables.CANDIDATE_HEADER)
 

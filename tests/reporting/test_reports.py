@@ -612,6 +612,9 @@ def test_seeds_of_auto_are_one_method_whatever_rules_they_chose(tmp_path, data):
     (again,) = [{**run.result, "options": {"heads": "4"}} for run in other]
     labels = [row.method for row in tables.rows([made[0].result, again])]
     assert labels == ["auto, heads default", "auto, heads 4"]
+    fixed = [{**run.result, "options": {"rule": "nearest-mean"}} for run in other]
+    labels = [row.method for row in tables.rows([made[0].result, *fixed])]
+    assert labels == ["auto, rule default", "auto, rule nearest-mean"]
 
 
 @needs_chromium

@@ -34,6 +34,7 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
         seed = f", seed {result['seed']}" if len(results) > 1 else ""
         if is_first_process():
             show(f"\nrules on held-out data{seed}; chosen: {result['rule']}")
+            show("a later rule wins only if it leads by more than the standard error of its lead")
         candidates = result["candidates"]
         best = tables.best_of_each_rule({name: row["nll"] for name, row in candidates.items()})
         rows = tables.candidate_rows({name: candidates[name] for name in best})

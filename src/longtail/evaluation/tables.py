@@ -97,7 +97,7 @@ def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str
     settings = {name: value for part in parts for name, value in result.get(part, {}).items()}
     settings.pop("evaluate_on", None)  # same as evaluated_on
     # a result's own field takes precedence over an option
-    own = result.keys() - left_out
+    own = result.keys() - left_out - {"rule"}  # which is what this seed chose, if any was open
     settings |= {n: result["options"].get(n, "default") for n in options if n not in own}
     return settings | fields
 
@@ -222,15 +222,14 @@ CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "behind", "class mean")
 
 
 def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
-    """Rows of all candidates under `CANDIDATE_HEADER`, the likeliest first."""
-    ranked = sorted(candidates.items(), key=lambda item: item[1]["nll"])
+    """Rows of all candidates under `CANDIDATE_HEADER`, in the order in which they compete."""
     return [
         [
             *(name, f"{c['nll']:.3f}", f"{c['spread']:.3f}"),
             _format_behind(c),
             f"{c['class_mean']:.1f}",
         ]
-        for name, c in ranked
+        for name, c in candidates.items()
     ]
 
 

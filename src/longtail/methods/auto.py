@@ -57,8 +57,9 @@ def auto(
     if rule == "nearest-mean":
         return replace(shared, rule=use_class_means)
     if name not in ("tde", *RULES):
-        known = "tde, self-prior or logit-adjustment with a strength, nearest-mean, as-trained"
-        raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], f"{known}; as in --rule tde:1")
+        known = "tde, self-prior or logit-adjustment, alone or with a strength as in --rule tde:1"
+        names = [*CANDIDATES, *RIVALS]
+        raise unknown_error("--rule", rule, names, f"{known}; nearest-mean; as-trained")
     try:
         strength = check_alpha(float(text))
     except ValueError:  # also what `check_alpha` raises

@@ -79,7 +79,8 @@ def decide(
     choice = job.method.choice
     if choice is None:
         has_alpha = job.method.alpha is not None and job.method.rule is None
-        return Decision(job.method, "fixed" if has_alpha else "", replica)
+        given = {name: v for name, v in job.config.options.items() if name == "rule"}
+        return Decision(job.method, "fixed" if has_alpha else "", replica, given)
     own = features.held_out is not None and data.test is not None
     tuning = data if own else _hold_out(data, job.config.seed)
     images = 0 if tuning.val is None else len(tuning.val)
@@ -160,8 +161,8 @@ def _announce_tuning(choice: Choice, fabric: Fabric) -> None:
     if fabric.global_rank == 0:
         trainings = "one more run" if not choice.rivals else f"{1 + len(choice.rivals)} more runs"
         logger.warning(
-            "%s auto: the data has no validation part besides the evaluated one, so %s on %d %% of "
-            "each class chooses it. To save that time, add a validation part or set --%s",
+            "%s auto: the data has no validation part besides the evaluated one, so it takes %s on "
+            "%d %% of each class to choose. To save that time, add a validation part or set --%s",
             *(choice.option, trainings, round(100 * (1 - TUNING_FRACTION)), choice.option),
         )
 
