@@ -232,6 +232,11 @@ class TestResume:
         again = fit(tmp_path / "b", data, thorough=thorough, resume=True, **LONGER)
         assert without_clock(again) == without_clock(whole)
 
+    def test_it_needs_something_to_choose(self, tmp_path):
+        with pytest.raises(lt.UserError, match="--rule tde:1 leaves nothing to choose"):
+            fit(tmp_path / "r", with_validation(), thorough=True, rule="tde:1")
+        assert fit(tmp_path / "r", with_validation(), thorough=True, rule="tde").result["rule"]
+
     def test_a_tuning_run_that_held_out_other_images_starts_again(self, tmp_path, monkeypatch):
         """An earlier version had begun it."""
         data = tiny_data(counts=(24, 12, 8))

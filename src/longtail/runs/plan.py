@@ -240,6 +240,7 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
             own = {k: v for k, v in config.options.items() if k in owned[name]}
             mine = with_values(replace(config, method=name, options=own), {"seed": seed})
             jobs.append(Job(*resolve(mine), Run(out if alone else out / name / f"s{seed}")))
+            _check_thorough(jobs[-1])
     needed = {job.config.method: job.method.backbone for job in jobs}
     for name, backbone in needed.items():
         if backbone not in (None, config.backbone):
@@ -248,6 +249,16 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
                 *(name, backbone, config.backbone),
             )
     return jobs
+
+
+def _check_thorough(job: Job) -> None:
+    """Refuse --thorough beside a rule that leaves nothing to choose."""
+    options = job.config.options
+    if options.get("thorough") and job.method.choice is None:
+        raise UserError(
+            f"--thorough trains methods that compete with the rules, and --rule {options['rule']} "
+            "leaves nothing to choose: leave one of them out"
+        )
 
 
 def settle_method(job: Job, data: Data) -> Job:
