@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from longtail.data.decoding.images import decode, try_decode
 from longtail.data.load import load
@@ -117,6 +117,27 @@ def test_broken_images_have_a_reason(kind: str, size: int | None) -> None:
     blob, reason = BROKEN[kind]
     found = try_decode(blob, size)
     assert isinstance(found, str) and any(words in found for words in reason.split("|")), found
+
+
+def test_a_package_that_others_want_for_unknown_formats_is_not_missed(monkeypatch):
+    """As under ultralytics, which replaces `open`."""
+    plain = Image.open
+
+    def reach(*args, **options):
+        try:
+            return plain(*args, **options)
+        except UnidentifiedImageError:
+            raise ModuleNotFoundError("No module named 'pi_heif'")  # noqa: B904
+
+    monkeypatch.setattr(Image, "open", reach)
+    assert try_decode(b"<html>not found</html>", 8) == "not an image in a known format"
+
+    def miss(*args, **options):
+        raise ModuleNotFoundError("No module named 'zlib'")
+
+    monkeypatch.setattr(Image, "open", miss)
+    with pytest.raises(ModuleNotFoundError, match="zlib"):
+        try_decode(encode(RGB), 8)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])

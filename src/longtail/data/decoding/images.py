@@ -57,6 +57,8 @@ PixelsOrReason = NDArray[np.uint8] | str
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 """Returns an array of a shape, in memory or on disk, for a store to decode into."""
 
+UNKNOWN_FORMAT = "not an image in a known format"
+
 T = TypeVar("T")
 Interpolation = Literal["bilinear", "bicubic"]
 """How images are resized."""
@@ -137,12 +139,17 @@ def try_decode(
     try:
         pixels = decode(blob, size=size, interpolation=interpolation)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    except (MemoryError, ImportError):  # not the image's fault
+    except MemoryError:  # not the image's fault
         raise
     except UnreadableImage as error:
         return str(error)
     except UnidentifiedImageError:  # its message names an object in memory
-        return "not an image in a known format"
+        return UNKNOWN_FORMAT
+    except ImportError as error:
+        # ultralytics gives PIL an `open` that imports another package for what PIL does not know
+        if isinstance(error.__context__, UnidentifiedImageError):
+            return UNKNOWN_FORMAT
+        raise  # not the image's fault
     except FileNotFoundError:
         return "it does not exist"
     except IsADirectoryError:
