@@ -11,8 +11,7 @@ ROUNDING = 1e-3
 """Result files keep six digits: accuracies further apart than this differ."""
 PARTS = {"test": "test", "val": "validation", "train": "training"}
 """Names of the parts that a run may be evaluated on."""
-Value = TypeVar("Value", str, float | str)
-"""A value of an option that is chosen on held-out data."""
+V = TypeVar("V", str, float | str)
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,9 @@ def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[s
     """Rows of all candidates under `CANDIDATE_HEADER`, in the order in which they compete."""
     return [
         [
-            *(name, f"{c['nll']:.3f}", f"{c['spread']:.3f}"),
+            name,
+            f"{c['nll']:.3f}",
+            f"{c['spread']:.3f}",
             _format_behind(c),
             f"{c['class_mean']:.1f}",
         ]
@@ -240,12 +241,12 @@ def _format_behind(candidate: Mapping[str, float]) -> str:
     return format_figure(figure, digits=3) if any(figure) else "chosen"
 
 
-def best_of_each_rule(nll: Mapping[Value, float]) -> list[Value]:
+def best_of_each_rule(nll: Mapping[V, float]) -> list[V]:
     """Return the likeliest strength of each rule by the `nll` of all, in the order of the rules.
 
     Numbers are strengths of one rule; `tde:1` is one of `tde`.
     """
-    best: dict[str, Value] = {}
+    best: dict[str, V] = {}
     for value, found in nll.items():
         rule = value.partition(":")[0] if isinstance(value, str) else ""
         if rule not in best or found < nll[best[rule]]:

@@ -79,7 +79,8 @@ def decide(
     choice = job.method.choice
     if choice is None:
         has_alpha = job.method.alpha is not None and job.method.rule is None
-        given = {name: v for name, v in job.config.options.items() if name == "rule"}
+        options = job.config.options
+        given = {"rule": options["rule"]} if "rule" in options else {}
         return Decision(job.method, "fixed" if has_alpha else "", replica, given)
     own = features.held_out is not None and data.test is not None
     tuning = data if own else _hold_out(data, job.config.seed)
