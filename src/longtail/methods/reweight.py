@@ -30,7 +30,7 @@ def class_balanced(*, beta: float = 0.99, gamma: float = 1.0, softmax: bool = Fa
         departures=(
             "The offset -log(C - 1) of the sigmoid's logits is fixed; the authors' code trains a "
             "bias that starts there.",
-            "Beta is 0.99, the best mean over five CIFAR-LT sets on held-out images; the authors "
+            "Beta is 0.99, the best mean over six CIFAR-LT sets on held-out images; the authors "
             "choose it for each data set.",
         ),
         paper=Paper("Cui et al.", 2019, "1901.05555"),
