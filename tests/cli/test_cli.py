@@ -14,6 +14,7 @@ import longtail as lt
 from longtail import methods
 from longtail.cli import parser as cli
 from longtail.cli.flags import list_flags
+from longtail.cli.output import print_candidates
 from longtail.core.alphas import parse_alphas
 from longtail.core.config import Config
 from longtail.core.errors import UserError
@@ -242,6 +243,15 @@ def test_comma_list_trains_what_is_shared_once(tmp_path, capsys):
 
 KINDS = ["auto", "baseline", "bbn", "deconfound-tde", "decouple-crt", "logit-adjustment", "oltr"]
 """A method of each kind."""
+
+
+def test_the_table_of_rules_shows_the_chosen_strength_also_where_another_is_level(capsys):
+    row = {"nll": 1.5, "spread": 0.1, "behind": 0.0, "behind_error": 0.0, "class_mean": 50.0}
+    candidates = dict.fromkeys(("self-prior:0.25", "self-prior:0.5", "tde:1"), row)
+    print_candidates([{"seed": 0, "rule": "self-prior:0.5", "candidates": candidates}])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "chosen" in line.split()[1:]] == ["self-prior:0.5"]
+    assert not any(line.startswith("self-prior:0.25") for line in lines)
 
 
 def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeypatch):

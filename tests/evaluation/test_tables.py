@@ -137,12 +137,22 @@ def test_candidates_are_shown_in_their_order():
             "a": {**figures, "behind": 0.0, "behind_error": 0.0},
             "b": {**figures, "nll": 1.24, "behind": -0.01, "behind_error": 0.02},
             "c": {**figures, "nll": 1.5, "behind": 0.25, "behind_error": 0.125},
-        }
+        },
+        "a",
     )
     assert [row[0] for row in rows] == ["a", "b", "c"]
     assert [row[3] for row in rows] == ["chosen", "-0.010 ± 0.020", "0.250 ± 0.125"]
-    assert tables.candidate_rows({"old": figures}) == [["old", "1.250", "0.100", "-", "40.0"]]
+    assert tables.candidate_rows({"old": figures}, "new") == [
+        ["old", "1.250", "0.100", "-", "40.0"]
+    ]
     assert len(rows[0]) == len(tables.CANDIDATE_HEADER)
+
+
+def test_one_candidate_is_chosen_where_all_predict_alike():
+    figures = {"nll": 0.0, "spread": 0.0, "class_mean": 100.0, "behind": 0.0, "behind_error": 0.0}
+    near = {**figures, "behind": -0.0002, "behind_error": 0.001}
+    rows = tables.candidate_rows({"a": near, "b": figures, "c": figures}, "b")
+    assert [row[3] for row in rows] == ["0.000 ± 0.001", "chosen", "0.000 ± 0.000"]
 
 
 def test_each_rule_stands_with_its_likeliest_strength():

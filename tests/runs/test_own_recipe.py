@@ -16,6 +16,7 @@ from longtail.core.config import ADAPTIVE, Config
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split, count
 from longtail.runs import own_recipe
+from longtail.runs import plan as planning
 from longtail.runs.folder import Run
 from longtail.runs.own_recipe import choose_settings, settle_inputs, settle_trainings
 from longtail.runs.plan import Job, resolve
@@ -123,9 +124,18 @@ class TestWhatFollowsFromTheData:
         vectors = settled(tiny_data(images=False), backbone="identity").train
         assert vectors == Config.preset("photos").train
 
+    @pytest.mark.parametrize("schedule", ["cosine", "steps"])
+    def test_a_given_schedule_warms_up_for_at_most_a_tenth(self, schedule):
+        data, given = own_images(640, 32), {"schedule": schedule}
+        for epochs, warmup in ((6, 0), (10, 1), (30, 3), (50, 5), (100, 5)):
+            assert settled(data, **given, epochs=epochs).train.warmup == warmup
+        assert settled(data, **given, epochs=6, warmup=4).train.warmup == 4
+        assert settled(data, **WEIGHTS, **given).train.warmup == 2  # of 20 epochs
+
     def test_every_setting_is_an_option_that_may_be_left_open(self):
         data = own_images(640, 32)
-        for options in ({}, WEIGHTS, {**WEIGHTS, "freeze": True}):
+        given = {"schedule": "cosine", "epochs": 6}
+        for options in ({}, WEIGHTS, {**WEIGHTS, "freeze": True}, given):
             config = Config.preset("photos").with_options(**options)
             settings = choose_settings(config, methods.build("auto"), data)
             assert {setting.option for setting in settings} <= set(ADAPTIVE)
@@ -212,6 +222,9 @@ class TestRuns:
         assert config.method == "auto" and config.backbone == "test_efficientnet"
         assert config.train.crop_size == 96 and config.files.interpolation == "bicubic"
         assert config.adaptive == () and run.result["rule"] == "self-prior:1"
+        card = (lt.load_model(run).save_pretrained(folder / "saved") / "README.md").read_text()
+        assert "Its post-hoc rule is `self-prior:1`." in card
+        assert "1 epochs from the weights `test_efficientnet.pth`" in card
         assert lt.evaluate(run).overall == pytest.approx(run.result["overall"], abs=1e-3)
 
     def test_loaded_data_takes_the_same_recipe(self, folder):
@@ -221,6 +234,13 @@ class TestRuns:
         other = lt.fit("photos", out="named", **chosen)
         assert run.config.train == other.config.train
         assert run.result["per_class"] == other.result["per_class"]
+
+    def test_augmentation_of_frozen_features_is_no_silent_loss(self, folder, caplog):
+        frozen = {"weights": "test_efficientnet.pth", "freeze": True, **QUICK}
+        lt.fit("photos", out="plain", **frozen)
+        assert "has no effect" not in caplog.text
+        lt.fit("photos", out="flipped", augment="resized-crop", **frozen)
+        assert "--augment resized-crop has no effect beside --freeze" in caplog.text
 
     def test_a_frozen_run(self, folder):
         run = lt.fit("photos", out="r", weights="test_efficientnet.pth", freeze=True, device="cpu")
@@ -271,6 +291,12 @@ class TestRuns:
 
 
 class TestBadInput:
+    def test_damaged_weights_are_refused_before_images_are_read(self, folder, monkeypatch):
+        monkeypatch.setattr(planning, "load_data", lambda *_: pytest.fail("images were read"))
+        (folder / "damaged.pth").write_bytes(b"\x07" * 5000)
+        with pytest.raises(UserError, match="cut short|truncated"):
+            lt.fit("photos", out="r", backbone="test_efficientnet", weights="damaged.pth")
+
     def test_one_class(self, folder):
         for part in ("train", "test"):
             for name in ("bee", "cat"):
@@ -301,7 +327,14 @@ class TestBadInput:
         with pytest.raises(UserError, match="16x16 pixels are smaller than the stride"):
             lt.fit("photos", out="s", **WEIGHTS, crop_size=16, device="cpu")
 
-    def test_a_validation_part_without_some_classes(self, folder):
+    def test_images_that_look_alike_leave_nothing_to_choose_by(self, tmp_path, caplog):
+        data = own_images(16, 16)
+        data = replace(data, val=data.test)
+        run = lt.fit(data, method="auto", backbone="conv4", out=tmp_path / "r", **QUICK)
+        assert run.result["logit_scale"] == 1
+        assert "no rule explains the held-out images better than guessing" in caplog.text
+
+    def test_a_validation_part_without_some_classes(self, folder, caplog):
         for name, images in (("ant", 4), ("bee", 3)):
             (folder / "photos/val" / name).mkdir(parents=True)
             for i in range(images):
@@ -310,3 +343,6 @@ class TestBadInput:
         run = lt.fit("photos", out="r", backbone="conv4", **QUICK)
         assert run.result["alpha_rule"] == "held-out likelihood"
         assert all(0 <= row["nll"] < 10 for row in run.result["candidates"].values())
+        assert "1 of 3 classes has no held-out image and no part in the choice of --rule: cat" in (
+            caplog.text
+        )

@@ -195,7 +195,8 @@ RANGES: dict[str, tuple[float, float]] = {
 
 ADAPTIVE = (
     *("backbone", "image_size", "crop_size", "epochs", "batch_size", "optimizer", "lr", "head_lr"),
-    *("weight_decay", "decay_norms", "schedule", "drop", "augment", "area", "pad", "cutmix"),
+    *("weight_decay", "decay_norms", "schedule", "warmup", "drop", "augment", "area", "pad"),
+    "cutmix",
 )
 """Options whose defaults follow from the data when the images are the user's own."""
 

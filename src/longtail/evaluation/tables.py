@@ -216,18 +216,26 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+CHOSEN = ("rule", "strength", "alpha", "tau")
+"""Options that held-out data chooses; a result that has several was chosen by the first."""
 CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "behind", "class mean")
 """Header of the candidates that competed on held-out data."""
 
 
-def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+def name_chosen(result: Mapping[str, Any]) -> str:
+    """Return the name of the chosen one of the candidates of a result."""
+    value = next(result[n] for n in CHOSEN if result.get(n) is not None)
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def candidate_rows(candidates: Mapping[str, Mapping[str, float]], chosen: str) -> list[list[str]]:
     """Rows of all candidates under `CANDIDATE_HEADER`, in the order in which they compete."""
     return [
         [
             name,
             f"{c['nll']:.3f}",
             f"{c['spread']:.3f}",
-            _format_behind(c),
+            "chosen" if name == chosen else _format_behind(c),
             f"{c['class_mean']:.1f}",
         ]
         for name, c in candidates.items()
@@ -237,8 +245,8 @@ def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[s
 def _format_behind(candidate: Mapping[str, float]) -> str:
     if "behind" not in candidate:  # of an earlier version
         return "-"
-    figure = candidate["behind"], candidate["behind_error"]
-    return format_figure(figure, digits=3) if any(figure) else "chosen"
+    behind = round(candidate["behind"], 3) + 0.0  # no negative zero
+    return format_figure((behind, candidate["behind_error"]), digits=3)
 
 
 def best_of_each_rule(nll: Mapping[V, float]) -> list[V]:

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def _explain_failure(url: str, cache: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each library and each kind of network fails in its own way
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = textwrap.shorten(str(error), 200, placeholder=" ...") or type(error).__name__
         raise UserError(
             f"--pretrained: the weights could not be downloaded from {url} and are not in the "
             f"cache {cache} ({reason}). Connect to the network, or copy the file from a machine "

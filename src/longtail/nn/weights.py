@@ -93,6 +93,13 @@ def find_file(weights: str) -> Path:
     return path
 
 
+def check_readable(weights: str) -> None:
+    """Refuse a damaged file; a file that is gone is refused where it is needed."""
+    path = Path(os.path.expanduser(weights))
+    if weights != PRETRAINED and path.is_file():
+        read_state(path)
+
+
 def fit(backbone: Backbone, name: str, weights: str) -> FittedWeights:
     """Fit `weights`, a file or `pretrained`, into the network called `name`.
 

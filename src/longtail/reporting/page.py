@@ -60,7 +60,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         ),
         rules=RULES,
         candidates=[
-            (r.name, tables.candidate_rows(r.result["candidates"]))
+            (r.name, tables.candidate_rows(r.result["candidates"], tables.name_chosen(r.result)))
             for r in evaluated
             if "candidates" in r.result
         ],

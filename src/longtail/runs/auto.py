@@ -15,6 +15,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail import methods
+from longtail.core.errors import list_some
 from longtail.data.base import Data
 from longtail.data.prepare import hold_out
 from longtail.evaluation import scoring
@@ -38,11 +39,17 @@ TUNING_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Tuned:
-    """A training on a part of the training images, of which the rest is held out."""
+    """A training and its features, with those of images that are held out from it."""
 
     trainer: Trainer
     features: Features
     data: Data
+
+    @property
+    def labels(self) -> Tensor:
+        """Classes of the held-out images, (N,)."""
+        assert self.features.held_out is not None
+        return self.features.held_out.labels
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,7 @@ def decide(
     """
     choice = job.method.choice
     if choice is None:
-        has_alpha = job.method.alpha is not None and job.method.rule is None
-        options = job.config.options
-        given = {"rule": options["rule"]} if "rule" in options else {}
-        return Decision(job.method, "fixed" if has_alpha else "", replica, given)
+        return _keep_fixed(job, replica)
     own = features.held_out is not None and data.test is not None
     tuning = data if own else _hold_out(data, job.config.seed)
     images = 0 if tuning.val is None else len(tuning.val)
@@ -94,43 +98,88 @@ def decide(
         finished=finished,
         shared=shared,
     )
-    trainer = replica
+    trained = Tuned(replica, features, tuning)
     if not own:
         _announce_tuning(choice, replica.fabric)
-        trainer = train(job, "tuning", tuning)
-        features = scoring.extract_parts(tuning, trainer.features)
-    head = trainer.model.head
-    background = find_background(job.config.background, data.classes)
-    standings = scoring.compete(choice, job.with_choice, head, features, tuning, background)
-    rivals = {name: _as_rival(job, name) for name in choice.rivals}
-    tuned: dict[Value, Tuned] = {}
-    for name, rival in rivals.items():
-        folder = f"rivals/{name}" if own else f"tuning/rivals/{name}"
-        trained = train(rival, folder, tuning)
-        parts = scoring.extract_parts(tuning, trained.features)
-        tuned[name] = Tuned(trained, parts, tuning)
-        standings[name] = scoring.rate_method(rival.method, trained.model.head, parts, tuning)
-    assert features.held_out is not None
-    labels = features.held_out.labels
-    value = scoring.find_best(standings, labels)
+        trained = _extract(train(job, "tuning", tuning), tuning)
+    rivals: dict[Value, Job] = {name: _as_rival(job, name) for name in choice.rivals}
+    place = "rivals" if own else "tuning/rivals"
+    tuned = {
+        name: _extract(train(rival, f"{place}/{name}", tuning), tuning)
+        for name, rival in rivals.items()
+    }
+    standings = {**_rate_values(job, choice, trained), **_rate_rivals(rivals, tuned)}
+    value = scoring.find_best(standings, trained.labels)
+    if replica.fabric.global_rank == 0:
+        _warn_about_choice(choice, standings[value], trained)
     winner = replica
     if value in rivals:
-        name = str(value)
-        winner = tuned[name].trainer if own else train(rivals[name], f"rivals/{name}", data)
+        winner = tuned[value].trainer if own else train(rivals[value], f"rivals/{value}", data)
     if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
         log_no_gain(images)
     chosen, scale = _describe(choice.option, value), 1.0
-    chosen["candidates"] = _tabulate(standings, standings[value], labels)
+    chosen["candidates"] = _tabulate(standings, standings[value], trained.labels)
     if choice.option == "rule":  # other choices leave the scale that the head was trained with
         chosen["logit_scale"] = scale = standings[value].fit.usable_scale
-    part = None if own else tuned.get(value, Tuned(trainer, features, tuning))
+    part = None if own else tuned.get(value, trained)
     return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale, part)
+
+
+def _keep_fixed(job: Job, replica: Trainer) -> Decision:
+    """Decide nothing, because `job` leaves nothing open; the result has the rule that was given."""
+    has_alpha = job.method.alpha is not None and job.method.rule is None
+    options = job.config.options
+    given = {"rule": options["rule"]} if "rule" in options else {}
+    return Decision(job.method, "fixed" if has_alpha else "", replica, given)
+
+
+def _extract(trainer: Trainer, data: Data) -> Tuned:
+    return Tuned(trainer, scoring.extract_parts(data, trainer.features), data)
+
+
+def _rate_values(job: Job, choice: Choice, trained: Tuned) -> dict[Value, Standing]:
+    """Rate every value of the open option of `job` on the held-out part of its training."""
+    head, data = trained.trainer.model.head, trained.data
+    background = find_background(job.config.background, data.classes)
+    return scoring.compete(choice, job.with_choice, head, trained.features, data, background)
+
+
+def _rate_rivals(
+    rivals: Mapping[Value, Job], tuned: Mapping[Value, Tuned]
+) -> dict[Value, Standing]:
+    """Rate the methods that were trained beside that of the job, on the same held-out part."""
+    standings = {}
+    for name, rival in rivals.items():
+        found = tuned[name]
+        head = found.trainer.model.head
+        standings[name] = scoring.rate_method(rival.method, head, found.features, found.data)
+    return standings
+
+
+def _warn_about_choice(choice: Choice, winner: Standing, trained: Tuned) -> None:
+    """Warn about classes that the choice does not see, and if all candidates only guess."""
+    seen = set(trained.labels.tolist())
+    unseen = [name for label, name in enumerate(trained.data.classes) if label not in seen]
+    if unseen:
+        logger.warning(
+            "%d of %d classes %s no held-out image and no part in the choice of --%s: %s. It may "
+            "suit them badly: hold out an image of each, or set --%s",
+            *(len(unseen), len(trained.data.classes), "has" if len(unseen) == 1 else "have"),
+            *(choice.option, list_some(unseen), choice.option),
+        )
+    if winner.fit.scale == 0:
+        logger.warning(
+            "no %s explains the held-out images better than guessing: the network has learned too "
+            "little to choose by",
+            choice.option,
+        )
 
 
 def _hold_out(data: Data, seed: int) -> Data:
     """Return `data` with a part of each training class as its validation part, and no test part.
 
-    The seed of the run draws the part, as it draws everything else that is random in the run.
+    The seed of the run draws the part, as it draws everything else that is random in the run. The
+    counts remain those of all images, of which each class keeps the same part but for rounding.
     """
     rest, held = hold_out(data.train, TUNING_FRACTION, seed=seed % 2**32)
     how = f"{data.subset_sha256} {TUNING_FRACTION:g} {seed}"

@@ -21,6 +21,7 @@ from longtail.core.locks import hold_folders
 from longtail.data import kinds
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.nn.weights import check_readable
 from longtail.runs import own_recipe, packing
 from longtail.runs import plan as planning
 from longtail.runs.folder import Run
@@ -237,6 +238,10 @@ def _settle(
     jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
     if not any(job.config.adaptive or job.config.method == "auto" for job in jobs):
         check_folders(jobs)
+    for job in jobs:  # before images are decoded for them
+        job.check_weights(overwrite=overwrite)
+    for weights in {job.config.weights for job in jobs if job.config.weights}:
+        check_readable(weights)
     loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
     jobs = [planning.settle_method(job, loaded(job)) for job in jobs]
     jobs = own_recipe.settle_trainings(jobs, loaded)

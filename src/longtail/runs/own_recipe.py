@@ -1,7 +1,8 @@
 """The recipe for own images: options that were not given follow from the images and the weights.
 
 Fine-tuning takes a budget of steps, since small sets need many epochs and large ones few. The
-values were chosen on held-out parts of the training images of PlantDoc-LT, never on a test part.
+values were chosen on held-out parts of the training and validation images of PlantDoc-LT, never on
+a test part.
 """
 
 import logging
@@ -108,10 +109,22 @@ def _find_network(weights: str) -> str:
 def choose_settings(config: Config, method: Method, data: Data) -> list[Setting]:
     """Choose the recipe for `data`: frozen, fine-tuned from weights, or from scratch."""
     if config.train.freeze:
-        return list(_freeze(config, data))
-    if config.weights:
-        return list(_fine_tune(config, method, data))
-    return list(_train_from_scratch(config, data))
+        settings = list(_freeze(config, data))
+    elif config.weights:
+        settings = list(_fine_tune(config, method, data))
+    else:
+        settings = list(_train_from_scratch(config, data))
+    return [*settings, *_limit_warmup(config, settings)]
+
+
+def _limit_warmup(config: Config, settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Shorten the warm-up of a schedule that the user gave; the chosen one has its own."""
+    if not _is_given(config, "schedule") or config.train.schedule == "one-cycle":
+        return
+    chosen = next(setting.value for setting in settings if setting.option == "epochs")
+    epochs = config.train.epochs if _is_given(config, "epochs") else chosen
+    if epochs // 10 < config.train.warmup:
+        yield Setting("warmup", epochs // 10, f"at most a tenth of {epochs} epochs")
 
 
 def _freeze(config: Config, data: Data) -> Iterator[Setting]:
@@ -122,7 +135,7 @@ def _freeze(config: Config, data: Data) -> Iterator[Setting]:
     yield Setting("batch_size", batch, f"several steps an epoch over {len(data.train):,} images")
     lr = config.train.lr if _is_given(config, "lr") else 0.1 if _uses_sgd(config) else 5e-3
     yield from _optimise(config, lr, lr, "only the head is trained")
-    yield Setting("drop", 0.2, "the head has more weights than there are images")
+    yield Setting("drop", 0.2, "the head sees the same features in every epoch")
     yield Setting("augment", "none", "features are computed once")
 
 

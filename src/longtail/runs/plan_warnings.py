@@ -17,6 +17,7 @@ def warn_about_settings(jobs: Sequence[Job], data_of: DataOf) -> None:
     """Warn about every such setting of `jobs`, once each."""
     _warn_about_few_steps(jobs, data_of)
     _warn_about_random_features(jobs)
+    _warn_about_frozen_augmentation(jobs)
     _warn_about_warmup(jobs)
 
 
@@ -50,6 +51,15 @@ def _warn_about_random_features(jobs: Sequence[Job]) -> None:
         logger.warning(
             "--freeze without weights trains a head on the features of a random network: add "
             "--pretrained or --weights FILE"
+        )
+
+
+def _warn_about_frozen_augmentation(jobs: Sequence[Job]) -> None:
+    """Warn if --freeze computes features once of images that are to be augmented."""
+    trains = [job.config.train for job in jobs if not job.run.finished]
+    for augment in sorted({t.augment for t in trains if t.freeze} - {"none"}):
+        logger.warning(
+            "--augment %s has no effect beside --freeze, which computes the features once", augment
         )
 
 

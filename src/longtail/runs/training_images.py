@@ -55,8 +55,8 @@ def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
             "export of the run"
         )
     logger.warning(
-        "left out %d of %d images of %s, which are in the training data of %s, and which it was "
-        "not evaluated on: %s",
+        "left out %d of %d images of %s, which are in the training data of %s and not among those "
+        "that it was evaluated on: %s",
         *(len(trained), len(part), part.name, run.folder),
         list_some([part.part.describe(place) for place in sorted(trained)]),
     )

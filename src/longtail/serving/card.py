@@ -101,7 +101,8 @@ def _describe_probabilities(about: ModelDescription) -> str:
 
 def _describe_alpha(about: ModelDescription) -> str:
     if about.alpha is None:
-        return "It has no alpha."
+        rule = about.training.get("rule")
+        return f"Its post-hoc rule is {quote_code(rule)}." if rule else "It has no alpha."
     if about.dial:
         return (
             f"Alpha is an input, {about.alpha:g} by default. A larger alpha removes more of the "
@@ -148,6 +149,8 @@ def _describe_training(about: ModelDescription) -> str:
     training, added = about.training, list_added(about)
     counts = about.counts[: len(about.counts) - len(added)] or about.counts  # without added ones
     how = escape_text(f"seed {training.get('seed')}, {training.get('epochs')} epochs")
+    if "weights" in training:
+        how += f" from the weights {quote_code(training['weights'])}"
     if "checkpoint" in training:
         how = f"the weights of {quote_code(training['checkpoint'])}, without further training"
     number = training.get("held_out")

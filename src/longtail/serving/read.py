@@ -135,13 +135,19 @@ def read_run(run: Run | Path | str) -> ServedModel:
             **({"answers": _pick_splits(result["answers"])} if "answers" in result else {}),
             "sweep": result["sweep"],
         },
-        training={name: result[name] for name in TRAINING if name in result},
+        training={name: result[name] for name in TRAINING if name in result} | _pick_start(result),
         version=versions()["longtail"],
         trust=check_trust(result, source),
         thresholds=read_thresholds(result),
         background=result.get("background", ""),
     )
     return ServedModel.load(about, weights, str(run.folder))
+
+
+def _pick_start(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick the post-hoc rule and the weights that a training started from, where it has them."""
+    found = {"rule": result.get("rule"), "weights": result.get("files", {}).get("weights")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:

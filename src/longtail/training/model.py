@@ -88,7 +88,7 @@ def check_backbone(config: Config, method: Method, data: Data) -> None:
             f"{data.name} holds embeddings: leave this method out"
         )
     kind = "embeddings" if data.embeddings else "images"
-    other = "--backbone identity" if data.embeddings else "a network, such as conv4"
+    other = "--backbone identity" if data.embeddings else "--backbone conv4 or another network"
     raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
 
 

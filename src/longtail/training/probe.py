@@ -81,7 +81,8 @@ def _check_stride(config: Config, probe: NetworkProbe, size: torch.Size) -> None
     problem = (
         f"images of {size[1]}x{size[0]} pixels are smaller than the stride of {config.backbone}, "
         f"{probe.stride} pixels: its last feature map is a single pixel, most of it padding. Pass "
-        f"--image-size {2 * probe.stride} or more, or a network for small images"
+        f"--image-size {2 * probe.stride} or more (--crop-size for arrays), or a network for small "
+        "images"
     )
     if config.weights:
         raise UserError(problem)
