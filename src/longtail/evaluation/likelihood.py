@@ -69,7 +69,8 @@ def standard_error(values: Tensor, labels: Tensor) -> float:
 
     The classes are fixed, and images are drawn from each: the mean of n of them has the variance of
     the class, over n. The variance of a class of one image is unknown; it counts as that within
-    the other classes. With one image of each class the error is 0.
+    the other classes, of which large ones count most, so the error is too small if rare classes
+    vary more. With one image of each class it is 0.
 
     Args:
         values: a number for each image, (N,).
