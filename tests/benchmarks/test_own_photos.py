@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import pytest
 
@@ -54,6 +54,16 @@ def test_the_page_states_how_well_auto_chooses() -> None:
         f"frozen features. It is {behind_best(ten, 'auto', *rules)} on CIFAR-10-LT, "
         f"and {behind_best(hundred, 'auto', *rules)} on CIFAR-100-LT"
     ) in text
+
+
+def test_the_page_states_what_a_cpu_reaches() -> None:
+    found = [json.loads(p.read_text()) for p in (ROOT / "results/own-photos").glob("*-cpu-s?.json")]
+    means, minutes = [r["class_mean"] for r in found], [r["seconds"] / 60 for r in found]
+    assert len(found) == 3
+    assert (
+        f"three seeds reach {mean(means):.1f} ± {stdev(means):.1f}, in {min(minutes):.0f} to "
+        f"{max(minutes):.0f} minutes each"
+    ) in " ".join(PAGE.split())
 
 
 def test_the_page_states_how_well_auto_chooses_on_other_sets() -> None:
