@@ -224,7 +224,7 @@ class TestRuns:
         assert config.adaptive == () and run.result["rule"] == "self-prior:1"
         card = (lt.load_model(run).save_pretrained(folder / "saved") / "README.md").read_text()
         assert "Its post-hoc rule is `self-prior:1`." in card
-        assert "1 epochs from the weights `test_efficientnet.pth`" in card
+        assert "seed 0, 1 epoch from the weights `test_efficientnet.pth`" in card
         assert lt.evaluate(run).overall == pytest.approx(run.result["overall"], abs=1e-3)
 
     def test_loaded_data_takes_the_same_recipe(self, folder):

@@ -38,9 +38,9 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
         candidates = result["candidates"]
         best = tables.best_of_each_rule({name: row["nll"] for name, row in candidates.items()})
         chosen = result["rule"]
-        rule, _, _ = chosen.partition(":")
         # in rounded figures another strength may be level with the chosen one
-        best = [chosen if name.partition(":")[0] == rule else name for name in best]
+        rule = tables.name_rule(chosen)
+        best = [chosen if tables.name_rule(name) == rule else name for name in best]
         rows = tables.candidate_rows({name: candidates[name] for name in best}, chosen)
         print_lines(tables.CANDIDATE_HEADER, rows)
 

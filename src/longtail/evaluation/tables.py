@@ -217,7 +217,7 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 CHOSEN = ("rule", "strength", "alpha", "tau")
-"""Options that held-out data chooses; a result that has several was chosen by the first."""
+"""Options that held-out data may choose; the first that a result has is the chosen one."""
 CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "behind", "class mean")
 """Header of the candidates that competed on held-out data."""
 
@@ -249,6 +249,11 @@ def _format_behind(candidate: Mapping[str, float]) -> str:
     return format_figure((behind, candidate["behind_error"]), digits=3)
 
 
+def name_rule(candidate: float | str) -> str:
+    """Return the rule of a candidate, such as `tde` of `tde:1`; that of a number has no name."""
+    return candidate.partition(":")[0] if isinstance(candidate, str) else ""
+
+
 def best_of_each_rule(nll: Mapping[V, float]) -> list[V]:
     """Return the likeliest strength of each rule by the `nll` of all, in the order of the rules.
 
@@ -256,7 +261,7 @@ def best_of_each_rule(nll: Mapping[V, float]) -> list[V]:
     """
     best: dict[str, V] = {}
     for value, found in nll.items():
-        rule = value.partition(":")[0] if isinstance(value, str) else ""
+        rule = name_rule(value)
         if rule not in best or found < nll[best[rule]]:
             best[rule] = value
     return list(best.values())

@@ -81,9 +81,14 @@ def identify(weights: str) -> str:
     return weights if weights == PRETRAINED else hash_file(find_file(weights).absolute())
 
 
+def locate(weights: str) -> Path:
+    """Return where the file `weights` lies, or would lie."""
+    return Path(os.path.expanduser(weights))
+
+
 def find_file(weights: str) -> Path:
     """Return the path of the file `weights`, which must exist."""
-    path = Path(os.path.expanduser(weights))
+    path = locate(weights)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise UserError(
@@ -95,9 +100,8 @@ def find_file(weights: str) -> Path:
 
 def check_readable(weights: str) -> None:
     """Refuse a damaged file; a file that is gone is refused where it is needed."""
-    path = Path(os.path.expanduser(weights))
-    if weights != PRETRAINED and path.is_file():
-        read_state(path)
+    if weights != PRETRAINED and locate(weights).is_file():
+        read_state(locate(weights))
 
 
 def fit(backbone: Backbone, name: str, weights: str) -> FittedWeights:

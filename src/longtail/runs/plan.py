@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from longtail.evaluation.scoring import check_flips
 from longtail.methods.base import Method
 from longtail.nn.background import find_background, no_background_error, several_labels_error
 from longtail.nn.published import describe_inputs
-from longtail.nn.weights import identify
+from longtail.nn.weights import identify, locate
 from longtail.runs.folder import Run
 from longtail.training.inputs import choose_mix
 from longtail.training.model import use_inputs_of_weights
@@ -75,7 +74,7 @@ class Job:
         weights = self.config.weights
         if weights is None:
             return None
-        gone = weights != PRETRAINED and not Path(os.path.expanduser(weights)).is_file()
+        gone = weights != PRETRAINED and not locate(weights).is_file()
         return (self.run.weights_id if gone else None) or identify(weights)
 
     def check_weights(self, *, overwrite: bool) -> None:

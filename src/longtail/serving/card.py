@@ -4,7 +4,7 @@ import html
 import json
 import re
 
-from longtail.core.names import make_printable
+from longtail.core.names import count_noun, make_printable
 from longtail.core.plain import fits
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
@@ -148,7 +148,9 @@ def _name_measure(about: ModelDescription) -> str:
 def _describe_training(about: ModelDescription) -> str:
     training, added = about.training, list_added(about)
     counts = about.counts[: len(about.counts) - len(added)] or about.counts  # without added ones
-    how = escape_text(f"seed {training.get('seed')}, {training.get('epochs')} epochs")
+    epochs = training.get("epochs")
+    length = count_noun(epochs, "epoch") if isinstance(epochs, int) else f"{epochs} epochs"
+    how = escape_text(f"seed {training.get('seed')}, {length}")
     if "weights" in training:
         how += f" from the weights {quote_code(training['weights'])}"
     if "checkpoint" in training:
