@@ -8,8 +8,8 @@ has not seen; half of each class is held out for evaluation.
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from longtail.data.load import load
 from longtail.data.prepare import hold_out
 from longtail.estimators.tde import DeconfoundTDEClassifier
 from longtail.evaluation import tables
+from longtail.serving.embeddings import read_origin
 
 NAME = "stream"
 PIECES = 20
@@ -72,6 +73,8 @@ class Pool:
     name: str
     stream: Split
     tested: Split
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    """Network that made the rows, and its data; empty if no network did."""
 
     @staticmethod
     def digits() -> "Pool":
@@ -87,7 +90,7 @@ class Pool:
         data = load(str(file))
         if data.test is None or not data.embeddings:
             raise UserError(f"{file} has no test part of embeddings to stream")
-        return Pool._halve(file.stem, data.test)
+        return replace(Pool._halve(file.stem, data.test), made_by=read_origin(file))
 
     @staticmethod
     def _halve(name: str, whole: Split) -> "Pool":
@@ -152,6 +155,7 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
             )
     return {
         "data": pool.name,
+        "made_by": dict(pool.made_by),
         "seed": seed,
         "classes": int(y.max()) + 1,
         "dim": X.shape[1],

@@ -181,6 +181,16 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     assert "| deconfound-tde, stream |" in table and "after 100%" in table
 
 
+def test_a_stream_names_the_network_of_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "PIECES", 2)
+    X, y = rows((40,) * 3, 0)
+    file, origin = tmp_path / "toy.npz", {"backbone": "resnet32", "training_id": "1234"}
+    parts = {"X_train": X, "y_train": y, "X_test": X, "y_test": y}
+    np.savez(file, **parts, made_by=json.dumps(origin))
+    assert stream.measure(stream.Pool.read(file), 0)["made_by"] == origin
+    assert stream.Pool.digits().made_by == {}
+
+
 def test_a_class_without_held_out_rows_gives_no_warning(monkeypatch):
     """Its rows may be predicted all the same; warnings fail this suite."""
     monkeypatch.setattr(stream, "PIECES", 2)
