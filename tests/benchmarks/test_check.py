@@ -70,6 +70,16 @@ def test_a_result_without_a_clean_commit_of_its_own_table_is_refused(git, fault,
         run(evidence)
 
 
+@pytest.mark.parametrize("kind", ["published", "subsets"])
+def test_a_page_that_shows_another_benchmark_has_its_version(kind, evidence):
+    results = evidence / "results"
+    (results / f"toy-{kind}").mkdir()
+    (results / f"toy-{kind}/a-s0.json").write_text(json.dumps({"git": "1234567"}))
+    (results / f"toy-{kind}.md").touch()
+    fault = "mixes results of several versions: 1234567, abcdef0"
+    assert check.find_mixed_versions(results) == {f"results/toy-{kind}.md": fault}
+
+
 def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch):
     change(evidence / "results/toy/a-s1.json", git="1234567")
     monkeypatch.setattr(check, "is_shallow", lambda *_: True)
