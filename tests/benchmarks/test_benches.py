@@ -371,8 +371,8 @@ def test_what_the_docs_say_of_streams_is_what_was_measured():
         for name in ("deconfound-tde, stream", "LogisticRegression, anew")
     ]
     assert {f"{_mean(cell)}" for cell in balanced} <= docs
-    took = f"{_mean(once[seconds]):.1f}", *(f"{_mean(r[seconds]):.0f}" for r in (anew, logistic))
-    assert set(took) <= docs
+    slower = (f"{_mean(r[seconds]) / _mean(once[seconds]):.0f}" for r in (anew, logistic))
+    assert set(slower) <= docs
 
 
 def _mean(cell: str) -> float:
