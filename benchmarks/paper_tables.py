@@ -132,9 +132,13 @@ def markdown(bench: "ClassifierBench") -> str:
     # drop empty columns: not every benchmark is in the paper, most test sets are balanced, seconds
     # of a CPU are not shown, and a linear head has no alpha
     columns = [c for c in rows[0] if any(row[c] not in ("", "-") for row in rows)]
+    if len({row[COMMIT] for row in rows if row[COMMIT]}) < 2:
+        columns = [c for c in columns if c != COMMIT]
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 
+COMMIT = "commit"
+"""Column of the code that made a row; a table whose rows share it goes without."""
 README_ROWS = ("baseline", "ldam-drw", "bbn", "balanced-softmax", "deconfound", "deconfound-tde")
 """Methods in the overview of the README; results/NAME.md has all of them."""
 
@@ -200,6 +204,7 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
         tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
         "F1": tables.format_figure(tables.spread([r["macro"]["f1"] for r in several])),
         "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
+        COMMIT: ", ".join(sorted({r["git"] or "unknown" for r in results})),
     }
 
 

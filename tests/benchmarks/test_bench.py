@@ -99,6 +99,21 @@ def test_the_table_is_made_from_the_files_with_the_papers_figure_beside(bench, t
     assert f"| {mean:.1f} ± " in table and f"| {mean - 50.5:+.1f} |" in table
 
 
+def test_a_table_of_several_commits_names_that_of_each_row(bench, tmp_path):
+    run(bench, bench.missing(None))
+    paths = sorted((tmp_path / "results").rglob("*.json"))
+    commits = ["abcdef0", "1234567", None, None]  # deconfound, seeds 0 and 1; deconfound-tde
+    for changed in (commits, ["abcdef0"] * 4):
+        for path, commit in zip(paths, changed, strict=True):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "git": commit}))
+        header, _, *rows = paper_tables.markdown(bench).splitlines()
+        if changed is commits:
+            assert header.endswith("| commit |") and rows[0].endswith("| 1234567, abcdef0 |")
+            assert rows[1].endswith("| unknown |")
+        else:
+            assert "commit" not in header
+
+
 def test_expected_time_counts_a_shared_training_once(bench):
     assert bench.expected_seconds(bench.missing(None)) is None
     run(bench, bench.missing(1))
