@@ -47,17 +47,22 @@ class EmbeddingCell:
         return results / NAME / self.file.stem / f"{self.classifier}-s{self.seed}.json"
 
 
+def list_files(folder: Path) -> list[Path]:
+    """List every `.npz` of `folder`, which must have one."""
+    files = sorted(folder.glob("*.npz"))
+    if not files:
+        raise UserError(f"no .npz in {folder}: make some with longtail embed RUN -o FILE.npz")
+    return files
+
+
 def missing(
     folder: Path, results: Path, seeds: int, only: Sequence[str] = ()
 ) -> list[EmbeddingCell]:
     """List files, classifiers and seeds without a result; files are every `.npz` of `folder`."""
-    files = sorted(folder.glob("*.npz"))
-    if not files:
-        raise UserError(f"no .npz in {folder}: make some with longtail embed RUN -o FILE.npz")
     names = [name for name in CLASSIFIERS if name != IMBALANCED_LEARN or has_imbalanced_learn()]
     cells = [
         EmbeddingCell(file, name, seed)
-        for file in files
+        for file in list_files(folder)
         for name in names
         for seed in range(1 if name in UNSEEDED else seeds)
     ]

@@ -126,6 +126,10 @@ def in_paper_order(recipe: "ClassifierRecipe") -> tuple[Any, ...]:
     )
 
 
+COMMIT = "commit"
+"""Column of the code that made a row; a table whose rows share it goes without."""
+
+
 def markdown(bench: "ClassifierBench") -> str:
     """Return the table of a benchmark, made from its result files; missing cells say "not run"."""
     rows = [_cells(recipe, bench.read_results(recipe)) for recipe in bench.recipes]
@@ -137,8 +141,6 @@ def markdown(bench: "ClassifierBench") -> str:
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 
-COMMIT = "commit"
-"""Column of the code that made a row; a table whose rows share it goes without."""
 README_ROWS = ("baseline", "ldam-drw", "bbn", "balanced-softmax", "deconfound", "deconfound-tde")
 """Methods in the overview of the README; results/NAME.md has all of them."""
 

@@ -154,9 +154,9 @@ def _embeddings(command: "BenchCommand") -> None:
 
 def _stream(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks import stream
+    from benchmarks import embeddings, stream
 
-    files = sorted(command.root.glob("*.npz")) if command.root else []
+    files = embeddings.list_files(command.root) if command.root else []
     pools = [stream.Pool.read(file) for file in files] or [stream.Pool.digits()]
     for path in stream.bench_stream(pools, command.seeds or 3, command.results):
         print(path)

@@ -141,9 +141,15 @@ def test_balanced_softmax_adds_the_prior_while_training_only():
     assert (balanced.predict(test[tail]) == 2).mean() > (plain.predict(test[tail]) == 2).mean()
 
 
-def test_a_folder_without_features_is_an_error(tmp_path, capsys):
-    with pytest.raises(UserError, match="make some with longtail embed"):
-        embeddings.missing(tmp_path, tmp_path, 1)
+@pytest.mark.parametrize("name", ["stream", "embeddings"])
+def test_a_folder_without_features_is_refused(name, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        bench_command([name, "--root", str(tmp_path / "gone"), "--results", str(tmp_path / "r")])
+    assert "make some with longtail embed RUN -o FILE.npz" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_embeddings_need_a_folder(capsys):
     with pytest.raises(SystemExit):
         bench_command(["embeddings"])
     assert "needs --root" in capsys.readouterr().err
