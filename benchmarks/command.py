@@ -82,6 +82,7 @@ class BenchCommand:
       python -m benchmarks compactness --root ~/data --seeds 2
       python -m benchmarks tiny-imagenet-lt --root ~/data
       python -m benchmarks speed --root ~/data
+      python -m benchmarks sharing --root ~/data --compile
       python -m benchmarks images
       python -m benchmarks embeddings --root features --seeds 3
       python -m benchmarks cost --device cpu

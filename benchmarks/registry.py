@@ -63,6 +63,16 @@ def _speed(command: "BenchCommand") -> None:
     print_lines(header, rows)
 
 
+def _sharing(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import sharing
+
+    config = Config.preset("cifar100-lt:100").with_options(method="deconfound", root=command.root)
+    config = replace(config, machine=command.machine)
+    found = sharing.bench_sharing(config, command.results / "speed" / "sharing.json")
+    print_lines(*sharing.table(found))
+
+
 def _augmentations(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
     from benchmarks import augmentations
@@ -411,6 +421,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "attack": Benchmark(_attack, takes=("only", "tries")),
     "check": Benchmark(_check),
     "speed": Benchmark(_speed),
+    "sharing": Benchmark(_sharing),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
     "images": Benchmark(_images, takes=("images", "only")),

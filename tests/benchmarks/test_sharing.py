@@ -1,0 +1,51 @@
+"""The speed of a device that several processes share."""
+
+import json
+import threading
+from dataclasses import asdict
+from queue import SimpleQueue
+
+import pytest
+
+from benchmarks import sharing
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+from longtail.evaluation.result import round_floats
+
+DIGITS = Config.preset("digits-lt").with_options(method="deconfound", device="cpu", replicas=2)
+
+
+def test_rates_of_processes_add_up_and_are_written(tmp_path):
+    out = tmp_path / "sharing.json"
+    found = sharing.bench_sharing(DIGITS, out, processes=(1, 2), batches=(32,), seconds=0.05)
+    assert [(s.processes, s.batch_size, s.replicas) for s in found] == [(1, 32, 2), (2, 32, 2)]
+    assert all(s.images_per_second > 0 for s in found)
+    stored = json.loads(out.read_text())
+    assert stored["speeds"] == [round_floats(asdict(s)) for s in found] and "torch" in str(stored)
+    header, rows = sharing.table(found)
+    assert {len(header)} == set(map(len, rows))
+
+
+def test_a_process_takes_part_in_its_rounds_only():
+    rounds = [sharing.Round(1, 32), sharing.Round(2, 16)]
+    counts: dict[int, SimpleQueue] = {0: SimpleQueue(), 1: SimpleQueue()}
+    for rank, queue in counts.items():
+        sharing._work(rank, DIGITS, rounds, 0.01, threading.Barrier(1), queue)
+    assert [counts[0].get()[0], counts[0].get()[0]] == rounds
+    assert counts[1].get()[0] == rounds[1]
+    assert counts[0].empty() and counts[1].empty()
+
+
+def test_a_failing_process_releases_the_others():
+    barrier = threading.Barrier(2)
+    with pytest.raises(UserError, match="nowhere"):
+        config = DIGITS.with_options(data="nowhere")
+        sharing._work(0, config, [sharing.Round(1, 32)], 0.01, barrier, SimpleQueue())
+    assert barrier.broken
+
+
+def test_a_failure_is_an_error_of_the_benchmark(tmp_path, capfd):
+    config = DIGITS.with_options(data="nowhere")
+    with pytest.raises(UserError, match="its error stands above"):
+        sharing.bench_sharing(config, tmp_path / "out.json", processes=(1,), batches=(32,))
+    assert "nowhere" in capfd.readouterr().err and not (tmp_path / "out.json").exists()
