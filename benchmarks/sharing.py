@@ -8,23 +8,20 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from benchmarks.result_files import write_json
-from benchmarks.speed import wait
+from benchmarks.speed import build_trainers, wait
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.load import load
-from longtail.runs.plan import resolve
-from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import build_step
 from longtail.training.launch import launch
-from longtail.training.trainer import Trainer
 
 PROCESSES = (1, 2, 4)
 BATCHES = (128, 256)
@@ -118,17 +115,8 @@ def _work(
 
 def _prepare(config: Config) -> Callable[[float], float]:
     """Build trainings; return the function that measures their images per second for so long."""
-    config, method = resolve(config)
-    fabric = launch(config.machine)
-    data = load(config.data, root=config.files.root)
-    resident = ResidentBatches(data, config.train, fabric.device, method.views)
-    trained = [
-        Trainer(replace(config, seed=seed), method, data, resident, fabric)
-        for seed in range(config.machine.replicas)
-    ]
-    for replica in trained:
-        replica.enter(0, resumed=False)
-        replica.begin_epoch(0)
+    fabric, data = launch(config.machine), load(config.data, root=config.files.root)
+    trained = build_trainers(config, data, fabric, config.machine.replicas)
     advance, sizes = build_step(trained), tuple(replica.full_batch for replica in trained)
 
     def run_epoch() -> int:

@@ -48,15 +48,8 @@ class Speed:
 
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
     """Measure the images per second of the engine's step over about `seconds`."""
-    config, method = resolve(config)
-    resident = ResidentBatches(data, config.train, fabric.device, method.views)
-    trained = [
-        Trainer(replace(config, seed=seed), method, data, resident, fabric)
-        for seed in range(replicas)
-    ]
-    for replica in trained:
-        replica.enter(0, resumed=False)
-        replica.begin_epoch(0)
+    trained = build_trainers(config, data, fabric, replicas)
+    config = trained[0].config
     captured, step = time_step(trained, seconds)
     size = trained[0].full_batch
     bytes_per_image = (
@@ -74,6 +67,20 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         capture_seconds=captured,
         roofline=measure_bandwidth(fabric) / bytes_per_image,
     )
+
+
+def build_trainers(config: Config, data: Data, fabric: Fabric, replicas: int) -> list[Trainer]:
+    """Build trainings that differ in their seed, at their first epoch, as a capture needs."""
+    config, method = resolve(config)
+    resident = ResidentBatches(data, config.train, fabric.device, method.views)
+    trained = [
+        Trainer(replace(config, seed=seed), method, data, resident, fabric)
+        for seed in range(replicas)
+    ]
+    for replica in trained:
+        replica.enter(0, resumed=False)
+        replica.begin_epoch(0)
+    return trained
 
 
 def time_step(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]:
