@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,9 @@ NOTE = (
     "device. The columns have the seconds of a step on a batch that is on the device, and with "
     "reading, resizing and packing the photographs; the most memory that was allocated; and the "
     "hours of 20 epochs, the paper's, and of 24, the 2x schedule, of 100,170 images with reading. "
-    "Nothing is learnt while the clock runs: late in a real training more masks are trained on."
+    "The batch on the device is always the same and those that are read differ, so reading can "
+    "seem to cost nothing. The weights do not change while the clock runs: late in a real training "
+    "more proposals overlap objects, and more masks are trained."
 )
 IMAGES = 100_170
 """Training images of LVIS v1."""
@@ -87,13 +89,15 @@ class StepSpeed:
     gigabytes: float | None
     """Most memory allocated on the device, in GiB; None on a CPU."""
     hours: Mapping[str, float]
-    """Of so many epochs of LVIS v1, with reading."""
+    """Of so many epochs of LVIS v1, with reading; empty on a CPU, where the network is tiny."""
 
 
 def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:
     """Return R101 and X101 at 800 pixels; on a CPU a tiny network that only shows that it runs."""
     config = DetectionConfig.preset("lvis-v1").with_options(method="deconfound")
     if not cuda:
+        if only:
+            raise UserError(f"--only {only[0]} needs a CUDA device: a CPU runs a tiny network only")
         tiny = config.with_options(
             **dict(backbone="resnet10t", image_size=64, max_size=107, batch_size=2, width=16),
             **dict(features=32, proposals=20, rois=16, anchor_scale=1.0),
@@ -142,16 +146,19 @@ def describe_work(
 def bench_lvis_step(
     results: Path, runs: Path, only: Sequence[str], machine: MachineConfig
 ) -> list[dict[str, Any]]:
-    """Measure each network into its own file, RESULTS/lvis-step/NAME.json."""
+    """Measure each network into its own file, RESULTS/lvis-step/NAME.json; on a CPU into none."""
     fabric = launch(machine)
     cuda = fabric.device.type == "cuda"
+    if not cuda and machine.workers is None:
+        machine = replace(machine, workers=0)  # four small photographs
     found = []
     for setting in list_settings(only, cuda=cuda):
         folder = runs / NAME / f"{setting.photographs}-{setting.scale:g}"
         data = make_photographs(folder, setting.photographs, scale=setting.scale)
         speed = measure_step(setting, data, fabric, DetectionMachineConfig.from_machine(machine))
         found.append({**environment(cuda=cuda), **asdict(speed)})
-        write_json(results / NAME / f"{setting.name}.json", found[-1])
+        if cuda:
+            write_json(results / NAME / f"{setting.name}.json", found[-1])
     return found
 
 
@@ -184,7 +191,10 @@ def measure_step(
                 fed_seconds=fed,
                 workers=machine.workers,
                 gigabytes=gigabytes,
-                hours={str(n): n * IMAGES / batch * fed / 3600 for n in EPOCHS},
+                hours={
+                    str(n): n * IMAGES / batch * fed / 3600
+                    for n in (EPOCHS if fabric.device.type == "cuda" else ())
+                },
             )
         gc.collect()  # the failed step is in a cycle with its error
         torch.cuda.empty_cache()
@@ -256,7 +266,7 @@ def make_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list
             *(f"{s['seconds']:.3f}", f"{s['fed_seconds']:.3f}"),
             f"{s['batch'] / s['fed_seconds']:.1f}",
             "-" if s["gigabytes"] is None else f"{s['gigabytes']:.1f}",
-            *(f"{s['hours'][str(epochs)]:.1f}" for epochs in EPOCHS),
+            *(f"{s['hours'][n]:.1f}" if n in s["hours"] else "-" for n in map(str, EPOCHS)),
             *(s["device"], str(s["git"])),
         ]
         for s in found

@@ -91,6 +91,11 @@ def result_path(results: Path, recipe: AnyRecipe, seed: int) -> Path:
     return results / f"{recipe.place}-s{seed}.json"
 
 
+def format_seconds(seconds: float) -> str:
+    """Format a duration in seconds, or from two hours on in hours."""
+    return f"{seconds:.0f} s" if seconds < 7200 else f"{seconds / 3600:.0f} hours"
+
+
 @dataclass(frozen=True)
 class RecipeBench(ABC, Generic[R]):
     """A benchmark: its recipes, and the folders of its results and runs."""
@@ -189,7 +194,7 @@ class RecipeBench(ABC, Generic[R]):
         about = (
             ", no price: nothing like it was measured"
             if seconds is None
-            else f", about {seconds:.0f} s on the machine of the existing results"
+            else f", about {format_seconds(seconds)} on the machine of the existing results"
         )
         return f"{work}{about}" if wanted else f"nothing to do: all results are in {self.results}"
 

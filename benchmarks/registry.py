@@ -317,11 +317,12 @@ def _sampler(command: "BenchCommand") -> None:
 
 def _check(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks.check import check_evidence
+    from benchmarks.check import KNOWN, check_evidence
     from longtail.core.names import count_noun
 
     known = check_evidence(command.results.parent, command.recipes, command.results)
-    print(f"the evidence is sound but for {count_noun(known, 'known fault')} in {command.results}")
+    faults = count_noun(known, "known fault")
+    print(f"the evidence is sound but for {faults}, listed in {command.results / KNOWN}")
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
@@ -392,7 +393,10 @@ def _lvis_step(command: "BenchCommand") -> None:
         return
     found = lvis_step.bench_lvis_step(command.results, command.runs, command.only, command.machine)
     print_lines(*lvis_step.make_table(found))
-    print(f"written to {lvis_step.write_table(command.results)}")
+    if found[0]["hours"]:
+        print(f"written to {lvis_step.write_table(command.results)}")
+    else:
+        print("not written: the tiny network of a CPU only shows that the benchmark runs")
 
 
 def _attack(command: "BenchCommand") -> None:

@@ -62,6 +62,7 @@ def bench_sharing(
 
     The processes start, compile and capture once; all but those of a round wait meanwhile.
     """
+    load(config.data, root=config.files.root)  # one error, not that of every process
     rounds = [Round(*each) for each in product(processes, batches)]
     context = multiprocessing.get_context("spawn")
     barrier, counts = context.Barrier(max(processes), timeout=PATIENCE), context.Queue()

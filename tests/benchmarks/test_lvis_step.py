@@ -1,6 +1,8 @@
 """Steps at the size of LVIS: the largest batch that fits is measured."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from longtail.detection.config import DetectionMachineConfig
 from longtail.detection.data.feeds import AHEAD
 from longtail.training.launch import launch
 
+ROOT = Path(__file__).parents[2]
 MACHINE = DetectionMachineConfig(device="cpu", workers=0)
 
 
@@ -26,14 +29,25 @@ def test_photographs_have_the_classes_of_lvis(tmp_path):
     assert len(target["labels"]) > 1
 
 
-def test_steps_are_measured_into_a_page(tmp_path, monkeypatch):
+def test_a_cpu_measures_a_tiny_network_and_writes_no_evidence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lvis_step, "WARM_UP", 1)
-    machine = MachineConfig(device="cpu", workers=0)
-    (found,) = lvis_step.bench_lvis_step(tmp_path / "results", tmp_path / "runs", (), machine)
-    assert (found["batch"], found["classes"], found["gigabytes"]) == (2, 1203, None)
-    assert min(found["seconds"], found["fed_seconds"]) > 0
-    assert found["hours"]["24"] == pytest.approx(24 * 100_170 / 2 * found["fed_seconds"] / 3600)
-    assert "| 1,203 | 2 | - |" in lvis_step.write_table(tmp_path / "results").read_text()
+    results = tmp_path / "results"
+    words = ["--device", "cpu", "--results", str(results), "--runs", str(tmp_path / "runs")]
+    main(["lvis-step", *words])
+    header, row, last = capsys.readouterr().out.splitlines()
+    assert "hours of 24 epochs" in header and row.split()[:4] == ["resnet10t", "64", "1,203", "2"]
+    assert last.startswith("not written") and not results.exists()
+    with pytest.raises(SystemExit):
+        main(["lvis-step", "--only", "r101", *words])
+    assert "needs a CUDA device" in capsys.readouterr().err
+
+
+def test_the_hours_are_those_of_every_image_of_every_epoch():
+    for path in (ROOT / "results/lvis-step").glob("*.json"):
+        found = json.loads(path.read_text())
+        for epochs, hours in found["hours"].items():
+            step = found["fed_seconds"] / found["batch"]
+            assert hours == pytest.approx(int(epochs) * 100_170 * step / 3600, rel=1e-4)
 
 
 def test_a_dry_run_lists_the_networks_and_knows_no_time_before_the_first(tmp_path, capsys):

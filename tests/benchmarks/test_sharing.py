@@ -45,7 +45,12 @@ def test_a_failing_process_releases_the_others():
 
 
 def test_a_failure_is_an_error_of_the_benchmark(tmp_path, capfd):
-    config = DIGITS.with_options(data="nowhere")
+    config, out = DIGITS.with_options(backbone="resnet31"), tmp_path / "out.json"
     with pytest.raises(UserError, match="its error stands above"):
-        sharing.bench_sharing(config, tmp_path / "out.json", processes=(1,), batches=(32,))
-    assert "nowhere" in capfd.readouterr().err and not (tmp_path / "out.json").exists()
+        sharing.bench_sharing(config, out, processes=(1,), batches=(32,))
+    assert "resnet31" in capfd.readouterr().err and not out.exists()
+
+
+def test_missing_data_is_an_error_before_any_process_starts(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        sharing.bench_sharing(DIGITS.with_options(data="nowhere"), tmp_path / "out.json")
