@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result_files import format_spread, read_all
+from longtail.core.names import count_noun
 from longtail.detection.config import DetectionConfig, InferenceConfig
 from longtail.detection.cosines import COSINE_IMAGES
 from longtail.detection.data.dataset import COMMON_MOST, RARE_MOST
@@ -19,6 +20,8 @@ ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 """The sweep; the paper's alpha is 1.5."""
 SWEPT = ("AP", "AP_r", "AP_c", "AP_f")
 """Figures of the table of the sweep."""
+RARE_GROUPS = ((1, 1), (2, 2), (3, 3), (4, 5), (6, RARE_MOST))
+"""Fewest and most training images of the groups into which a table divides the rare classes."""
 
 
 def measure_details(
@@ -57,7 +60,10 @@ def _sweep(
 
 
 def make_tables(rows: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Iterator[str]:
-    """Yield the tables of sweeps and cosines; `rows` are names of rows with their results."""
+    """Yield the tables of rare classes, sweeps and cosines; `rows` are names with their results."""
+    if evaluated := [(name, found) for name, found in rows if found]:
+        yield "AP of the rare classes by their number of training images:\n"
+        yield tables.markdown(*_divide_rare_classes(evaluated))
     swept = [
         (name, kept) for name, all_ in rows if (kept := [r["sweep"] for r in all_ if "sweep" in r])
     ]
@@ -90,6 +96,32 @@ def _cell(sweeps: Sequence[Mapping[str, Any]], alpha: str) -> str:
     return ", ".join("-" if figure is None else f"{figure[0]:.1f}" for figure in figures)
 
 
+def _divide_rare_classes(
+    rows: Sequence[tuple[str, Sequence[Mapping[str, Any]]]],
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows: the AP of groups of rare classes, without empty groups."""
+    counts = rows[0][1][0]["counts"]
+    groups = [
+        (f"{least} to {most}" if most > least else str(least), own)
+        for least, most in RARE_GROUPS
+        if (own := [i for i, count in enumerate(counts) if least <= count <= most])
+    ]
+    header = [
+        "method",
+        *(f"{images} ({count_noun(len(own), 'class', 'classes')})" for images, own in groups),
+    ]
+    return header, [
+        [name, *(format_spread(_average(r["per_class"], own) for r in found) for _, own in groups)]
+        for name, found in rows
+    ]
+
+
+def _average(values: Sequence[float | None], places: Sequence[int]) -> float | None:
+    """Average the known ones of `values` at `places`; None without any."""
+    mean = tables.spread([values[i] for i in places])
+    return mean[0] if mean else None
+
+
 def _cosine_cells(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the mean cosines of training, and of the groups from many to few images."""
     groups: list[list[float | None]] = [[], [], []]
@@ -102,10 +134,9 @@ def _cosine_cells(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _average_group(result: Mapping[str, Any], place: int) -> float | None:
     """Average the cosines of the frequent (0), common (1) or rare (2) classes of a result."""
-    pairs = zip(result["counts"], result["class_cos"], strict=True)
-    own = [cos for n, cos in pairs if (n <= COMMON_MOST) + (n <= RARE_MOST) == place]
-    mean = tables.spread(own)
-    return mean[0] if mean else None
+    counts = enumerate(result["counts"])
+    own = [i for i, n in counts if (n <= COMMON_MOST) + (n <= RARE_MOST) == place]
+    return _average(result["class_cos"], own)
 
 
 def price_training(config: DetectionConfig, results: Path) -> float | None:

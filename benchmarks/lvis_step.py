@@ -41,9 +41,10 @@ NOTE = (
     "device. The columns have the seconds of a step on a batch that is on the device, and with "
     "reading, resizing and packing the photographs; the most memory that was allocated; and the "
     "hours of 20 epochs, the paper's, and of 24, the 2x schedule, of 100,170 images with reading. "
-    "The batch on the device is always the same and those that are read differ, so reading can "
-    "seem to cost nothing. The weights do not change while the clock runs: late in a real training "
-    "more proposals overlap objects, and more masks are trained."
+    "The batch on the device is always the same and those that are read differ, so a step with "
+    "reading can come out faster. Hours and memory are lower bounds: there is no evaluation, and "
+    "the weights do not change while the clock runs, so that masks are trained on the objects "
+    "themselves, 13 an image, where late in a real training up to 128 proposals overlap objects."
 )
 IMAGES = 100_170
 """Training images of LVIS v1."""
@@ -89,7 +90,7 @@ class StepSpeed:
     gigabytes: float | None
     """Most memory allocated on the device, in GiB; None on a CPU."""
     hours: Mapping[str, float]
-    """Of so many epochs of LVIS v1, with reading; empty on a CPU, where the network is tiny."""
+    """By number of epochs of LVIS v1, with reading; empty on a CPU, where the network is tiny."""
 
 
 def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:

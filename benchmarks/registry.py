@@ -383,17 +383,17 @@ def _detection_speed(command: "BenchCommand") -> None:
 
 def _lvis_step(command: "BenchCommand") -> None:
     from benchmarks import lvis_step
-    from longtail.training.launch import launch
+    from longtail.training.launch import find_accelerator
 
+    cuda = find_accelerator(command.machine) == "cuda"
     if command.dry_run:
-        cuda = launch(command.machine).device.type == "cuda"
         settings = lvis_step.list_settings(command.only, cuda=cuda)
         for line in lvis_step.describe_work(settings, command.results, command.machine):
             print(line)
         return
     found = lvis_step.bench_lvis_step(command.results, command.runs, command.only, command.machine)
     print_lines(*lvis_step.make_table(found))
-    if found[0]["hours"]:
+    if cuda:
         print(f"written to {lvis_step.write_table(command.results)}")
     else:
         print("not written: the tiny network of a CPU only shows that the benchmark runs")

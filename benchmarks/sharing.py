@@ -1,7 +1,8 @@
 """Images per second of one device that several processes share, each with several trainings.
 
-Every process captures its own steps. Processes overlap on a GPU only under NVIDIA's MPS; without it
-they take turns.
+Every process captures its own steps. On a GPU processes overlap only under NVIDIA's MPS, which
+`nvidia-cuda-mps-control -d` starts; without it they take turns. The trainings of all processes and
+batches stay on the device in every round.
 """
 
 import multiprocessing
@@ -10,29 +11,35 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from queue import Empty
+from threading import BrokenBarrierError
 
 from benchmarks.result_files import write_json
-from benchmarks.speed import build_trainers, wait
+from benchmarks.speed import build_trainers, run_steps
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.data.base import Data
 from longtail.data.load import load
 from longtail.training.cuda_graph import build_step
-from longtail.training.launch import launch
+from longtail.training.launch import find_accelerator, launch
 
 PROCESSES = (1, 2, 4)
 BATCHES = (128, 256)
 """The batch of the rivals' own recipes, and ours."""
 PATIENCE = 600.0
 """Seconds that the slowest process may take to compile and capture."""
+STEPS = 4
+"""Steps between two looks at the clock: few, so that all processes of a round end together."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What is measured at a time."""
+    """Number of processes and batch size of one measurement."""
 
     processes: int
     batch_size: int
@@ -50,41 +57,37 @@ class SharedSpeed:
     """Over all trainings of all processes."""
 
 
+Report = tuple[Round, float]
+"""A round, and the images per second of one of its processes."""
+
+
 def bench_sharing(
     config: Config,
     out: Path,
     *,
     processes: Sequence[int] = PROCESSES,
     batches: Sequence[int] = BATCHES,
-    seconds: float = 3.0,
+    seconds: float = 6.0,
 ) -> list[SharedSpeed]:
     """Measure every number of processes with every batch, and write `out`.
 
-    The processes start, compile and capture once; all but those of a round wait meanwhile.
+    The processes start, compile and capture once. In each round those that do not take part wait.
     """
+    if config.machine.devices > 1:
+        raise UserError("sharing measures one device: leave --devices out")
     load(config.data, root=config.files.root)  # one error, not that of every process
     rounds = [Round(*each) for each in product(processes, batches)]
-    context = multiprocessing.get_context("spawn")
-    barrier, counts = context.Barrier(max(processes), timeout=PATIENCE), context.Queue()
-    workers = [
-        context.Process(target=_work, args=(rank, config, rounds, seconds, barrier, counts))
-        for rank in range(max(processes))
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if any(worker.exitcode for worker in workers):
-        raise UserError("a process of the benchmark failed: its error stands above")
     rates = dict.fromkeys(rounds, 0.0)
-    for _ in range(sum(each.processes for each in rounds)):
-        measured, rate = counts.get()
+    for measured, rate in _run_workers(max(processes), config, rounds, seconds):
         rates[measured] += rate
-    replicas = config.machine.replicas
-    found = [SharedSpeed(r.processes, r.batch_size, replicas, rates[r]) for r in rounds]
-    cuda = launch(config.machine).device.type == "cuda"
-    figures = [asdict(speed) for speed in found]
-    write_json(out, {**environment(cuda=cuda), "mps": has_mps(), "speeds": figures})
+    machine = config.machine
+    found = [SharedSpeed(r.processes, r.batch_size, machine.replicas, rates[r]) for r in rounds]
+    about = {
+        **environment(cuda=find_accelerator(machine) == "cuda"),
+        **{"mps": has_mps(), "compile": machine.compile, "graph": machine.graph},
+        **{"precision": machine.precision, "backbone": config.backbone, "method": config.method},
+    }
+    write_json(out, {**about, "speeds": [asdict(speed) for speed in found]})
     return found
 
 
@@ -93,48 +96,76 @@ def has_mps() -> bool:
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")).is_dir()
 
 
+def _run_workers(
+    count: int, config: Config, rounds: Sequence[Round], seconds: float
+) -> list[Report]:
+    """Run `count` processes through all rounds; return what they report."""
+    context = multiprocessing.get_context("spawn")
+    barrier, reports = context.Barrier(count, timeout=PATIENCE), context.Queue()
+    workers: list[BaseProcess] = [
+        context.Process(target=_work, args=(rank, config, rounds, seconds, barrier, reports))
+        for rank in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    found: list[Report] = []
+    while len(found) < sum(each.processes for each in rounds):
+        try:
+            found.append(reports.get(timeout=1.0))
+        except Empty:
+            _check_alive(workers, barrier)
+    for worker in workers:
+        worker.join()
+    return found
+
+
+def _check_alive(workers: Sequence[BaseProcess], barrier: Barrier) -> None:
+    """Raise if a process has failed or was killed, and release the others."""
+    for rank, worker in enumerate(workers):
+        if worker.exitcode:
+            barrier.abort()
+            for other in workers:
+                other.join()
+            raise UserError(
+                f"process {rank} of {len(workers)} ended with exit code {worker.exitcode}; if it "
+                "failed, its traceback is above"
+            )
+
+
 def _work(
     rank: int,
     config: Config,
     rounds: Sequence[Round],
     seconds: float,
     barrier: Barrier,
-    counts: "Queue[tuple[Round, float]]",
+    reports: "Queue[Report]",
 ) -> None:
-    """Take part in the rounds of more than `rank` processes, and report this process's rate."""
-    try:
-        batches = {each.batch_size for each in rounds}
-        runs = {size: _prepare(config.with_options(batch_size=size)) for size in sorted(batches)}
-        for each in rounds:
+    """Measure this process's rate in every round that includes `rank`."""
+    data = load(config.data, root=config.files.root)
+    batches = sorted({each.batch_size for each in rounds})
+    runs = {size: _prepare(config.with_options(batch_size=size), data) for size in batches}
+    for each in rounds:
+        try:
             barrier.wait()
-            if rank < each.processes:
-                counts.put((each, runs[each.batch_size](seconds)))
-    except BaseException:
-        barrier.abort()  # else the others wait for this process
-        raise
+        except BrokenBarrierError:
+            return  # another process has failed, and the benchmark reports that one
+        if rank < each.processes:
+            reports.put((each, runs[each.batch_size](seconds)))
 
 
-def _prepare(config: Config) -> Callable[[float], float]:
-    """Build trainings; return the function that measures their images per second for so long."""
-    fabric, data = launch(config.machine), load(config.data, root=config.files.root)
-    trained = build_trainers(config, data, fabric, config.machine.replicas)
-    advance, sizes = build_step(trained), tuple(replica.full_batch for replica in trained)
-
-    def run_epoch() -> int:
-        for replica in trained:
-            replica.cursor.zero_()
-        for _ in range(trained[0].division.steps):
-            advance(sizes)
-        wait(fabric)
-        return trained[0].division.steps * sum(sizes)
-
-    run_epoch()  # warms up
+def _prepare(config: Config, data: Data) -> Callable[[float], float]:
+    """Return a function that trains for the given seconds and returns images per second."""
+    trained = build_trainers(config, data, launch(config.machine), config.machine.replicas)
+    advance = build_step(trained)
+    images = STEPS * sum(replica.full_batch for replica in trained)
+    run_steps(trained, advance, STEPS)  # warms up
 
     def run(seconds: float) -> float:
-        images, began = 0, time.perf_counter()
+        turns, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < seconds:
-            images += run_epoch()
-        return images / passed
+            run_steps(trained, advance, STEPS)
+            turns += 1
+        return turns * images / passed
 
     return run
 

@@ -6,7 +6,7 @@ is read once more there: five passes. Bytes over the measured copy bandwidth giv
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches
-from longtail.training.cuda_graph import build_step
+from longtail.training.cuda_graph import Sizes, build_step
 from longtail.training.inputs import sample_input
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
@@ -85,25 +85,30 @@ def build_trainers(config: Config, data: Data, fabric: Fabric, replicas: int) ->
 
 def time_step(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]:
     """Return the seconds until the first replay and of a later step, over about `seconds`."""
-    fabric, sizes = trained[0].fabric, tuple(replica.full_batch for replica in trained)
     began = time.perf_counter()
     advance = build_step(trained)
-    wait(fabric)
+    wait(trained[0].fabric)
     captured = time.perf_counter() - began
 
     def run(steps: int) -> float:
         start = time.perf_counter()
-        for step in range(steps):
-            if step % trained[0].division.steps == 0:  # the cursor must stay inside the epoch
-                for replica in trained:
-                    replica.cursor.zero_()
-            advance(sizes)
-        wait(fabric)
+        run_steps(trained, advance, steps)
         return time.perf_counter() - start
 
     run(3)
     steps = max(10, min(2000, int(seconds / (run(10) / 10))))
     return captured, run(steps) / steps
+
+
+def run_steps(trained: Sequence[Trainer], advance: Callable[[Sizes], None], steps: int) -> None:
+    """Take `steps` steps of every training, and wait until the device is idle."""
+    sizes = tuple(replica.full_batch for replica in trained)
+    for step in range(steps):
+        if step % trained[0].division.steps == 0:  # the cursor must stay inside the epoch
+            for replica in trained:
+                replica.cursor.zero_()
+        advance(sizes)
+    wait(trained[0].fabric)
 
 
 def _mode(machine: MachineConfig) -> str:

@@ -21,7 +21,11 @@ def test_rates_of_processes_add_up_and_are_written(tmp_path):
     assert [(s.processes, s.batch_size, s.replicas) for s in found] == [(1, 32, 2), (2, 32, 2)]
     assert all(s.images_per_second > 0 for s in found)
     stored = json.loads(out.read_text())
-    assert stored["speeds"] == [round_floats(asdict(s)) for s in found] and "torch" in str(stored)
+    assert stored["speeds"] == [round_floats(asdict(s)) for s in found]
+    assert (stored["method"], stored["compile"], "torch" in stored["versions"]) == (
+        *("deconfound", False),
+        True,
+    )
     header, rows = sharing.table(found)
     assert {len(header)} == set(map(len, rows))
 
@@ -36,17 +40,16 @@ def test_a_process_takes_part_in_its_rounds_only():
     assert counts[0].empty() and counts[1].empty()
 
 
-def test_a_failing_process_releases_the_others():
-    barrier = threading.Barrier(2)
-    with pytest.raises(UserError, match="nowhere"):
-        config = DIGITS.with_options(data="nowhere")
-        sharing._work(0, config, [sharing.Round(1, 32)], 0.01, barrier, SimpleQueue())
-    assert barrier.broken
+def test_a_process_ends_quietly_when_another_has_failed():
+    barrier, reports = threading.Barrier(2), SimpleQueue()
+    barrier.abort()
+    sharing._work(0, DIGITS, [sharing.Round(1, 32)], 0.01, barrier, reports)
+    assert reports.empty()
 
 
 def test_a_failure_is_an_error_of_the_benchmark(tmp_path, capfd):
     config, out = DIGITS.with_options(backbone="resnet31"), tmp_path / "out.json"
-    with pytest.raises(UserError, match="its error stands above"):
+    with pytest.raises(UserError, match="process 0 of 1 ended with exit code 1"):
         sharing.bench_sharing(config, out, processes=(1,), batches=(32,))
     assert "resnet31" in capfd.readouterr().err and not out.exists()
 
