@@ -183,7 +183,7 @@ def test_a_skipped_file_may_be_deleted_and_a_used_one_not(tmp_path):
 
 
 def test_a_detectors_result_is_refused_by_name():
-    path = Path(__file__).parents[2] / "results" / "shapes-lvis" / "baseline-s0.json"
+    path = Path(__file__).parents[2] / "results" / "shapes-lvis-1k" / "baseline-s0.json"
     with pytest.raises(UserError, match="is a detector's result: longtail detect report"):
         compare.read(path)
 
