@@ -20,6 +20,8 @@ ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 """The sweep; the paper's alpha is 1.5."""
 SWEPT = ("AP", "AP_r", "AP_c", "AP_f")
 """Figures of the table of the sweep."""
+Rows = Sequence[tuple[str, Sequence[Mapping[str, Any]]]]
+"""Names of rows with their results."""
 RARE_GROUPS = ((1, 1), (2, 2), (3, 3), (4, 5), (6, RARE_MOST))
 """Fewest and most training images of the groups into which a table divides the rare classes."""
 
@@ -59,8 +61,8 @@ def _sweep(
         yield f"{alpha:g}", {name: figures.get(name) for name in FIGURES}
 
 
-def make_tables(rows: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Iterator[str]:
-    """Yield the tables of rare classes, sweeps and cosines; `rows` are names with their results."""
+def make_tables(rows: Rows) -> Iterator[str]:
+    """Yield the tables of rare classes, sweeps and cosines."""
     if evaluated := [(name, found) for name, found in rows if found]:
         yield "AP of the rare classes by their number of training images:\n"
         yield tables.markdown(*_divide_rare_classes(evaluated))
@@ -96,9 +98,7 @@ def _cell(sweeps: Sequence[Mapping[str, Any]], alpha: str) -> str:
     return ", ".join("-" if figure is None else f"{figure[0]:.1f}" for figure in figures)
 
 
-def _divide_rare_classes(
-    rows: Sequence[tuple[str, Sequence[Mapping[str, Any]]]],
-) -> tuple[list[str], list[list[str]]]:
+def _divide_rare_classes(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Return header and rows: the AP of groups of rare classes, without empty groups."""
     counts = rows[0][1][0]["counts"]
     groups = [

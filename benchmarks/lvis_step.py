@@ -98,7 +98,9 @@ def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:
     config = DetectionConfig.preset("lvis-v1").with_options(method="deconfound")
     if not cuda:
         if only:
-            raise UserError(f"--only {only[0]} needs a CUDA device: a CPU runs a tiny network only")
+            raise UserError(
+                f"--only {only[0]}: a CPU measures a tiny network only. Leave it out, or use a GPU"
+            )
         tiny = config.with_options(
             **dict(backbone="resnet10t", image_size=64, max_size=107, batch_size=2, width=16),
             **dict(features=32, proposals=20, rois=16, anchor_scale=1.0),
@@ -172,6 +174,7 @@ def measure_step(
         UserError: if not even one image fits.
     """
     batch, too_large = setting.config.train.batch_size, []
+    epochs = EPOCHS if fabric.device.type == "cuda" else ()
     while batch:
         config = setting.config.with_options(batch_size=batch, workers=machine.workers)
         try:
@@ -192,10 +195,7 @@ def measure_step(
                 fed_seconds=fed,
                 workers=machine.workers,
                 gigabytes=gigabytes,
-                hours={
-                    str(n): n * IMAGES / batch * fed / 3600
-                    for n in (EPOCHS if fabric.device.type == "cuda" else ())
-                },
+                hours={str(n): n * IMAGES / batch * fed / 3600 for n in epochs},
             )
         gc.collect()  # the failed step is in a cycle with its error
         torch.cuda.empty_cache()

@@ -25,8 +25,9 @@ from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.data.load import load
+from longtail.runs.plan import resolve
 from longtail.training.cuda_graph import build_step
-from longtail.training.launch import find_accelerator, launch
+from longtail.training.launch import launch
 
 PROCESSES = (1, 2, 4)
 BATCHES = (128, 256)
@@ -75,7 +76,10 @@ def bench_sharing(
     """
     if config.machine.devices > 1:
         raise UserError("sharing measures one device: leave --devices out")
-    load(config.data, root=config.files.root)  # one error, not that of every process
+    # here first, so that what is wrong is one error and not that of every process
+    config, _ = resolve(config)
+    cuda = launch(config.machine).device.type == "cuda"
+    load(config.data, root=config.files.root)
     rounds = [Round(*each) for each in product(processes, batches)]
     rates = dict.fromkeys(rounds, 0.0)
     for measured, rate in _run_workers(max(processes), config, rounds, seconds):
@@ -83,7 +87,7 @@ def bench_sharing(
     machine = config.machine
     found = [SharedSpeed(r.processes, r.batch_size, machine.replicas, rates[r]) for r in rounds]
     about = {
-        **environment(cuda=find_accelerator(machine) == "cuda"),
+        **environment(cuda=cuda),
         **{"mps": has_mps(), "compile": machine.compile, "graph": machine.graph},
         **{"precision": machine.precision, "backbone": config.backbone, "method": config.method},
     }
@@ -161,10 +165,10 @@ def _prepare(config: Config, data: Data) -> Callable[[float], float]:
     run_steps(trained, advance, STEPS)  # warms up
 
     def run(seconds: float) -> float:
-        turns, began = 0, time.perf_counter()
-        while (passed := time.perf_counter() - began) < seconds:
+        turns, passed, began = 0, 0.0, time.perf_counter()
+        while not turns or passed < seconds:
             run_steps(trained, advance, STEPS)
-            turns += 1
+            turns, passed = turns + 1, time.perf_counter() - began
         return turns * images / passed
 
     return run
