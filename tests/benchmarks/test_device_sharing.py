@@ -3,6 +3,7 @@
 import json
 import threading
 from dataclasses import asdict
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from benchmarks import sharing
 from longtail.core.config import Config
 from longtail.core.errors import UserError
+from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 
+ROOT = Path(__file__).parents[2]
 DIGITS = Config.preset("digits-lt").with_options(method="deconfound", device="cpu", replicas=2)
 
 
@@ -65,3 +68,21 @@ def test_what_is_wrong_is_one_error_before_any_process_starts(tmp_path, options,
     with pytest.raises(UserError, match=message):
         sharing.bench_sharing(DIGITS.with_options(**options), out)
     assert not out.exists()
+
+
+def test_the_table_in_the_docs_is_the_measured_one():
+    docs = (ROOT / "docs/performance.md").read_text()
+    measured = json.loads((ROOT / "results/speed/sharing.json").read_text())
+    found = [sharing.SharedSpeed(**line) for line in measured["speeds"]]
+    assert tables.markdown(*sharing.table(found)) in docs
+    assert measured["mps"] and measured["compile"]
+
+
+def test_the_rates_of_four_shards_in_the_docs_are_those_of_their_results():
+    folder = ROOT / "results/cifar-lt/cifar10-lt-100"
+    found = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
+    full = [r for r in found if (r.get("shards"), r["replicas"]) == (4, 8)]
+    rates = sorted({round(r["images_per_second"]) for r in full})
+    docs = (ROOT / "docs/performance.md").read_text()
+    assert len(rates) == 4
+    assert f"at {rates[0]:,} to {rates[-1]:,} images a second, {sum(rates):,} in all" in docs
