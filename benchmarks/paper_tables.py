@@ -221,7 +221,8 @@ BELOW = 1.3
 """Cells that are more points below the paper are listed. It was fixed before any run."""
 SHARES = """Several trainings share the device. The seconds of a run are its share by number of
 images, so do not compare rows by them: `python -m benchmarks prices` measures methods one at a
-time."""
+time. Where several processes shared the device, the seconds are too low for those that trained
+on while others had ended."""
 
 
 def _list_losses(bench: "ClassifierBench") -> str:

@@ -125,8 +125,9 @@ def count_images(data: str, results: Sequence[Result]) -> float | None:
 def find_rate(config: Config, results: Iterable[Result]) -> float | None:
     """Find the seconds per image of trainings on images of the same size; None without any.
 
-    Of these it takes the mean over the same network if it was measured, and over the same batch if
-    that was. Shards that shared a device had a part of it each.
+    Of these it takes the median over the same network if it was measured, and over the same batch
+    if that was: a mean would follow the few groups that did not fill the device, or had others
+    beside them. Shards that shared a device had a part of it each.
     """
     name = short_name(config.data).partition(":")[0]
     kind = _name_kind(name, config.files.image_size, asdict(config.train))
@@ -137,7 +138,7 @@ def find_rate(config: Config, results: Iterable[Result]) -> float | None:
     alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
     if not alike:
         return None
-    return statistics.fmean(1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike)
+    return statistics.median(1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike)
 
 
 def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> Hashable:

@@ -202,6 +202,7 @@ def test_a_rate_is_that_of_images_of_the_same_size():
     known = [*unlike, result(50.0, backbone="conv4", batch_size=128)]
     assert find_rate(config, known) == 1 / 50  # no other network was measured
     known += [result(20.0), result(10.0, "cifar100-lt")]
+    assert find_rate(config, [*known, result(0.1)]) == 1 / 10  # not the mean
     assert find_rate(config, known) == pytest.approx((1 / 20 + 1 / 10) / 2)
     assert find_rate(config, [*known, result(40.0, batch_size=128)]) == 1 / 40
     half = {**result(20.0, batch_size=128), "shards": 2}  # two processes shared the device
