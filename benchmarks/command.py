@@ -58,7 +58,7 @@ class BenchCommand:
     is the first of six. Several processes may share a device."""
     minutes: float | None = None
     """For recipes of classifiers: run only what is expected to take this long on one device, all
-    shards together. The same command then goes on with the rest."""
+    shards together, and at least one training. The same command then goes on with the rest."""
     again: bool = False
     """For recipes and compactness: also make results again whose commit is dirty, unknown or has
     another src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""

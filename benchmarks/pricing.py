@@ -138,7 +138,8 @@ def find_rate(config: Config, results: Iterable[Result]) -> float | None:
     alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
     if not alike:
         return None
-    return statistics.median(1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike)
+    seconds = [1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike]
+    return float(statistics.median(seconds))
 
 
 def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> Hashable:

@@ -39,7 +39,7 @@ DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard", "again")
 
 
 def check_options(command: "BenchCommand") -> None:
-    """Raise if the benchmark would ignore an option, or if there are no seeds."""
+    """Raise if the benchmark would ignore an option, or if there are no seeds or no time."""
     takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else CLASSIFIER_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
@@ -47,6 +47,8 @@ def check_options(command: "BenchCommand") -> None:
             raise UserError(f"{command.name} has no --{flag}: leave it out")
     if command.seeds is not None and command.seeds < 1:
         raise UserError(f"--seeds {command.seeds}: must be at least 1")
+    if command.minutes is not None and command.minutes <= 0:
+        raise UserError(f"--minutes {command.minutes:g}: must be above 0")
 
 
 def _speed(command: "BenchCommand") -> None:
@@ -69,6 +71,7 @@ def _sharing(command: "BenchCommand") -> None:
 
     config = Config.preset("cifar100-lt:100").with_options(method="deconfound", root=command.root)
     config = replace(config, machine=command.machine)
+    print(f"{max(sharing.PROCESSES)} processes start and capture their steps, in a minute or two")
     found = sharing.bench_sharing(config, command.results / "speed" / "sharing.json")
     print_lines(*sharing.table(found))
 
@@ -322,7 +325,10 @@ def _check(command: "BenchCommand") -> None:
 
     known = check_evidence(command.results.parent, command.recipes, command.results)
     faults = count_noun(known, "known fault")
-    print(f"the evidence is sound but for {faults}, listed in {command.results / KNOWN}")
+    print(
+        "each result file has a clean commit, each table one version, and each figure a file, "
+        f"but for {faults}, listed in {command.results / KNOWN}"
+    )
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:

@@ -7,6 +7,7 @@ batches stay on the device in every round.
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from queue import Empty
 from threading import BrokenBarrierError
+from typing import Any
 
 from benchmarks.result_files import write_json
 from benchmarks.speed import build_trainers, run_steps
@@ -70,7 +72,7 @@ def bench_sharing(
     batches: Sequence[int] = BATCHES,
     seconds: float = 6.0,
 ) -> list[SharedSpeed]:
-    """Measure every number of processes with every batch, and write `out`.
+    """Measure every number of processes with every batch, and write `out`; on a CPU write nothing.
 
     The processes start, compile and capture once. In each round those that do not take part wait.
     """
@@ -84,15 +86,21 @@ def bench_sharing(
     rates = dict.fromkeys(rounds, 0.0)
     for measured, rate in _run_workers(max(processes), config, rounds, seconds):
         rates[measured] += rate
+    replicas = config.machine.replicas
+    found = [SharedSpeed(r.processes, r.batch_size, replicas, rates[r]) for r in rounds]
+    if cuda:  # a CPU only shows that it runs
+        write_json(out, {**environment(cuda=True), **describe(config, found)})
+    return found
+
+
+def describe(config: Config, found: Sequence[SharedSpeed]) -> dict[str, Any]:
+    """Return the speeds with what was trained and how, for a file."""
     machine = config.machine
-    found = [SharedSpeed(r.processes, r.batch_size, machine.replicas, rates[r]) for r in rounds]
-    about = {
-        **environment(cuda=cuda),
+    return {
         **{"mps": has_mps(), "compile": machine.compile, "graph": machine.graph},
         **{"precision": machine.precision, "backbone": config.backbone, "method": config.method},
+        "speeds": [asdict(speed) for speed in found],
     }
-    write_json(out, {**about, "speeds": [asdict(speed) for speed in found]})
-    return found
 
 
 def has_mps() -> bool:
@@ -110,14 +118,21 @@ def _run_workers(
         context.Process(target=_work, args=(rank, config, rounds, seconds, barrier, reports))
         for rank in range(count)
     ]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they leave Ctrl-C to this process
     for worker in workers:
         worker.start()
+    signal.signal(signal.SIGINT, before)
     found: list[Report] = []
-    while len(found) < sum(each.processes for each in rounds):
-        try:
-            found.append(reports.get(timeout=1.0))
-        except Empty:
-            _check_alive(workers, barrier)
+    try:
+        while len(found) < sum(each.processes for each in rounds):
+            try:
+                found.append(reports.get(timeout=1.0))
+            except Empty:
+                _check_alive(workers, barrier)
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.terminate()
+        raise
     for worker in workers:
         worker.join()
     return found

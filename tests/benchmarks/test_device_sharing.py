@@ -1,6 +1,8 @@
 """The speed of a device that several processes share."""
 
 import json
+import os
+import signal
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -13,23 +15,40 @@ from benchmarks.bench import ClassifierBench
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
-from longtail.evaluation.result import round_floats
 
 ROOT = Path(__file__).parents[2]
 DIGITS = Config.preset("digits-lt").with_options(method="deconfound", device="cpu", replicas=2)
 
 
-def test_rates_of_processes_add_up_and_are_written(tmp_path):
+def test_rates_of_processes_add_up_and_a_cpu_writes_no_evidence(tmp_path):
     out = tmp_path / "sharing.json"
     found = sharing.bench_sharing(DIGITS, out, processes=(1, 2), batches=(32,), seconds=0.05)
     assert [(s.processes, s.batch_size, s.replicas) for s in found] == [(1, 32, 2), (2, 32, 2)]
     assert all(s.images_per_second > 0 for s in found)
-    stored = json.loads(out.read_text())
-    assert stored["speeds"] == [round_floats(asdict(s)) for s in found]
-    assert stored["method"] == "deconfound" and not stored["compile"]
-    assert "torch" in stored["versions"]
+    assert not out.exists()
+    about = sharing.describe(DIGITS, found)
+    assert about["speeds"] == [asdict(s) for s in found]
+    assert about["method"] == "deconfound" and not about["compile"]
     header, rows = sharing.table(found)
     assert {len(header)} == set(map(len, rows))
+
+
+def test_an_interrupt_ends_the_processes_without_their_tracebacks(monkeypatch, capfd):
+    started = []
+
+    def interrupt(workers, barrier):
+        started.extend(workers)
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGINT)  # a terminal sends it to every process
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sharing, "_check_alive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sharing._run_workers(2, DIGITS, [sharing.Round(2, 32)], 600.0)
+    for worker in started:
+        worker.join(60)
+    assert len(started) == 2 and not any(worker.is_alive() for worker in started)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_process_takes_part_in_its_rounds_only():

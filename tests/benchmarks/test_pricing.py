@@ -156,6 +156,9 @@ def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["toy", "--dry-run", "--shard", "2/2"])
     assert "--shard 2/2: takes PART/PARTS with PART from 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["toy", "--dry-run", "--minutes", "0"])
+    assert "--minutes 0: must be above 0" in capsys.readouterr().err
 
 
 def test_the_page_shows_the_spread_over_subsets_beside_that_over_seeds(bench, monkeypatch):
