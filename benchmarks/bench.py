@@ -30,6 +30,9 @@ from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
 from longtail.training.loop import Progress
 
+COMMITTED = Path("results")
+"""Results of a checkout, which give a price where another folder has none."""
+
 
 @dataclass(frozen=True)
 class ClassifierRecipe:
@@ -184,7 +187,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         lacking = {r.config.backbone for r, _ in wanted} - {r["backbone"] for r in known}
         if not lacking:
             return known
-        others = pricing.read_gpu_results(self.results.parent)
+        others = pricing.read_gpu_results(self.results.parent) or pricing.read_gpu_results(
+            COMMITTED
+        )
         sets = {recipe.config.data for recipe, _ in wanted}
         alike = [r for r in others if r["backbone"] in lacking]
         return [*known, *(alike or [r for r in others if tables.data_name(r) in sets] or others)]

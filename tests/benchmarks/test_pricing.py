@@ -136,7 +136,14 @@ def test_rows_of_one_training_are_selected_together(bench):
     ]
 
 
-def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_path):
+def test_the_results_of_the_checkout_price_those_of_another_folder(bench, tmp_path, monkeypatch):
+    elsewhere = replace(bench, results=tmp_path / "mine/toy")
+    monkeypatch.chdir(tmp_path)
+    assert price(elsewhere, "baseline") == price(bench, "baseline") > 0
+
+
+def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "results/other/a-s0.json").unlink()
     missing = bench.missing(None)
     assert bench.expected_seconds(missing) is None
