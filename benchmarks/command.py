@@ -13,6 +13,7 @@ from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
 from longtail.core.errors import unknown_error
+from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
     from benchmarks.bench import ClassifierBench
@@ -109,7 +110,10 @@ class BenchCommand:
         wanted = recipe_bench.select_work(self.seeds, self.only, self.shard, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
-        print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
+        missing = len(recipe_bench.missing(self.seeds, self.only))
+        part = "" if len(wanted) == missing else f", of {missing:,} that are missing"
+        runs = count_noun(len(wanted), "run")
+        print(recipe_bench.describe_work(f"{runs} to do{part}", wanted))
         if self.dry_run:
             return
         from benchmarks.pricing import parse_shard

@@ -159,7 +159,7 @@ def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_pa
 def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["toy", "--dry-run", "--minutes", "0.6", "--only", "baseline.yaml"])
-    assert "1 runs to do, about 30 s" in capsys.readouterr().out
+    assert "1 run to do, of 2 that are missing, about 30 s" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["toy", "--dry-run", "--shard", "2/2"])
     assert "--shard 2/2: takes PART/PARTS with PART from 0" in capsys.readouterr().err
