@@ -113,7 +113,10 @@ class BenchCommand:
         missing = len(recipe_bench.missing(self.seeds, self.only))
         part = "" if len(wanted) == missing else f", of {missing:,} that are missing"
         runs = count_noun(len(wanted), "run")
-        print(recipe_bench.describe_work(f"{runs} to do{part}", wanted))
+        if missing and not wanted:
+            print(f"nothing to do in shard {self.shard}: the others have {missing:,} to do")
+        else:
+            print(recipe_bench.describe_work(f"{runs} to do{part}", wanted))
         if self.dry_run:
             return
         from benchmarks.pricing import parse_shard

@@ -160,6 +160,8 @@ def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["toy", "--dry-run", "--minutes", "0.6", "--only", "baseline.yaml"])
     assert "1 run to do, of 2 that are missing, about 30 s" in capsys.readouterr().out
+    main(["toy", "--dry-run", "--seeds", "1", "--only", "baseline.yaml", "--shard", "1/2"])
+    assert capsys.readouterr().out == "nothing to do in shard 1/2: the others have 1 to do\n"
     with pytest.raises(SystemExit):
         main(["toy", "--dry-run", "--shard", "2/2"])
     assert "--shard 2/2: takes PART/PARTS with PART from 0" in capsys.readouterr().err
