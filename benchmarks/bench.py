@@ -18,6 +18,7 @@ from benchmarks.recipes import (
     recipe_paths,
     result_path,
 )
+from benchmarks.registry import RESULTS
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import replace_atomically
@@ -29,9 +30,6 @@ from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
 from longtail.training.loop import Progress
-
-COMMITTED = Path("results")
-"""Results of a checkout, which give a price where another folder has none."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +185,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         lacking = {r.config.backbone for r, _ in wanted} - {r["backbone"] for r in known}
         if not lacking:
             return known
-        others = pricing.read_gpu_results(self.results.parent) or pricing.read_gpu_results(
-            COMMITTED
-        )
+        folders = (self.results.parent, RESULTS)  # the latter where the former has none
+        others = next(filter(None, map(pricing.read_gpu_results, folders)), [])
         sets = {recipe.config.data for recipe, _ in wanted}
         alike = [r for r in others if r["backbone"] in lacking]
         return [*known, *(alike or [r for r in others if tables.data_name(r) in sets] or others)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from benchmarks.registry import BENCHMARKS, check_options
+from benchmarks.registry import BENCHMARKS, RESULTS, check_options
 from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
@@ -39,7 +39,7 @@ class BenchCommand:
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
     """Folder of the recipes."""
-    results: Path = Path("results")
+    results: Path = RESULTS
     """Folder of the result files."""
     runs: Path = Path("runs")
     """Folder for the runs."""
@@ -111,12 +111,12 @@ class BenchCommand:
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         missing = len(recipe_bench.missing(self.seeds, self.only))
-        part = "" if len(wanted) == missing else f", of {missing:,} that are missing"
-        runs = count_noun(len(wanted), "run")
         if missing and not wanted:
             print(f"nothing to do in shard {self.shard}: the others have {missing:,} to do")
         else:
-            print(recipe_bench.describe_work(f"{runs} to do{part}", wanted))
+            part = f", of {missing:,} that are missing" if len(wanted) < missing else ""
+            work = f"{count_noun(len(wanted), 'run')} to do{part}"
+            print(recipe_bench.describe_work(work, wanted))
         if self.dry_run:
             return
         from benchmarks.pricing import parse_shard
@@ -145,7 +145,7 @@ class BenchCommand:
         """
         from benchmarks import paper_tables, tuning
 
-        own = self.results == BenchCommand.results
+        own = self.results == RESULTS
         ready = own and not keep_clean and not recipe_bench.missing(None)
         readme = Path("README.md") if ready else None
         print(f"written to {paper_tables.write_table(recipe_bench, readme)}")

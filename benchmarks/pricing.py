@@ -97,28 +97,29 @@ def estimate_seconds(
 
 def price_epoch(config: Config, results: Sequence[Result]) -> float | None:
     """Estimate the seconds of an epoch; None if `results` has nothing comparable."""
-    images, rate = count_images(config.data, results), find_rate(config, results)
+    images, rate = count_images(config, results), find_rate(config, results)
     return None if images is None or rate is None else images * rate
 
 
-def count_images(data: str, results: Sequence[Result]) -> float | None:
-    """Count the training images of `data` by its published list, or by a result; None without.
+def count_images(config: Config, results: Sequence[Result]) -> float | None:
+    """Count the images that are trained on, by a published list or by a result; None without.
 
     A result on the same set at another imbalance has the same n_max, which gives every n_i.
     """
-    name, _, ratio = short_name(data).partition(":")
+    name, _, ratio = short_name(config.data).partition(":")
+    trained = 1 - config.files.val_fraction  # the share that is not held out
     if name in LISTED:
-        return LISTED[name].lists["train"][1]
+        return trained * LISTED[name].lists["train"][1]
     for result in results:
-        if tables.data_name(result) == short_name(data):
+        if tables.data_name(result) == short_name(config.data):
             if result.get("task") != "multi-label":
-                return float(sum(result["counts"]))
+                return trained * sum(result["counts"])
             if result["images"]:  # an image is in several counts
                 return float(result["images"] / result["epochs"])
     for result in results:
         if result["data"] == name and min(float(ratio or 1), result["ratio"] or 1) > 1:
             counts = result["counts"]
-            return sum(compute_tail_counts(max(counts), len(counts), float(ratio)))
+            return trained * sum(compute_tail_counts(max(counts), len(counts), float(ratio)))
     return None
 
 

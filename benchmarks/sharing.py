@@ -18,7 +18,6 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from queue import Empty
 from threading import BrokenBarrierError
-from typing import Any
 
 from benchmarks.result_files import write_json
 from benchmarks.speed import build_trainers, run_steps
@@ -66,13 +65,13 @@ Report = tuple[Round, float]
 
 def bench_sharing(
     config: Config,
-    out: Path,
+    out: Path | None = None,
     *,
     processes: Sequence[int] = PROCESSES,
     batches: Sequence[int] = BATCHES,
     seconds: float = 6.0,
 ) -> list[SharedSpeed]:
-    """Measure every number of processes with every batch, and write `out`; on a CPU write nothing.
+    """Measure every number of processes with every batch, and write `out` if it is given.
 
     The processes start, compile and capture once. In each round those that do not take part wait.
     """
@@ -82,25 +81,21 @@ def bench_sharing(
     config, _ = resolve(config)
     cuda = launch(config.machine).device.type == "cuda"
     load(config.data, root=config.files.root)
+    print(f"{max(processes)} processes start and capture their steps, in a minute or two")
     rounds = [Round(*each) for each in product(processes, batches)]
     rates = dict.fromkeys(rounds, 0.0)
     for measured, rate in _run_workers(max(processes), config, rounds, seconds):
         rates[measured] += rate
-    replicas = config.machine.replicas
-    found = [SharedSpeed(r.processes, r.batch_size, replicas, rates[r]) for r in rounds]
-    if cuda:  # a CPU only shows that it runs
-        write_json(out, {**environment(cuda=True), **describe(config, found)})
-    return found
-
-
-def describe(config: Config, found: Sequence[SharedSpeed]) -> dict[str, Any]:
-    """Return the speeds with what was trained and how, for a file."""
     machine = config.machine
-    return {
+    found = [SharedSpeed(r.processes, r.batch_size, machine.replicas, rates[r]) for r in rounds]
+    about = {
+        **environment(cuda=cuda),
         **{"mps": has_mps(), "compile": machine.compile, "graph": machine.graph},
         **{"precision": machine.precision, "backbone": config.backbone, "method": config.method},
-        "speeds": [asdict(speed) for speed in found],
     }
+    if out:
+        write_json(out, {**about, "speeds": [asdict(speed) for speed in found]})
+    return found
 
 
 def has_mps() -> bool:

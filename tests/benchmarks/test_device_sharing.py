@@ -12,25 +12,35 @@ import pytest
 
 from benchmarks import pricing, sharing
 from benchmarks.bench import ClassifierBench
+from benchmarks.command import main
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
+from longtail.evaluation.result import round_floats
 
 ROOT = Path(__file__).parents[2]
 DIGITS = Config.preset("digits-lt").with_options(method="deconfound", device="cpu", replicas=2)
 
 
-def test_rates_of_processes_add_up_and_a_cpu_writes_no_evidence(tmp_path):
+def test_rates_of_processes_add_up_and_are_written(tmp_path):
     out = tmp_path / "sharing.json"
     found = sharing.bench_sharing(DIGITS, out, processes=(1, 2), batches=(32,), seconds=0.05)
     assert [(s.processes, s.batch_size, s.replicas) for s in found] == [(1, 32, 2), (2, 32, 2)]
     assert all(s.images_per_second > 0 for s in found)
-    assert not out.exists()
-    about = sharing.describe(DIGITS, found)
-    assert about["speeds"] == [asdict(s) for s in found]
-    assert about["method"] == "deconfound" and not about["compile"]
+    stored = json.loads(out.read_text())
+    assert stored["speeds"] == [round_floats(asdict(s)) for s in found]
+    assert stored["method"] == "deconfound" and not stored["compile"]
+    assert "torch" in stored["versions"]
     header, rows = sharing.table(found)
     assert {len(header)} == set(map(len, rows))
+
+
+def test_a_cpu_writes_no_evidence(monkeypatch, capsys):
+    found = [sharing.SharedSpeed(1, 128, 8, 5.0)]
+    monkeypatch.setattr(sharing, "bench_sharing", lambda config, out: [] if out else found)
+    main(["sharing", "--device", "cpu"])
+    _, row, last = capsys.readouterr().out.splitlines()
+    assert row.split() == ["1", "8", "128", "5"] and last.startswith("not written: a CPU")
 
 
 def test_an_interrupt_ends_the_processes_without_their_tracebacks(monkeypatch, capfd):
@@ -98,33 +108,33 @@ def test_the_table_in_the_docs_is_the_measured_one():
     assert measured["mps"] and measured["compile"]
     rates = {(s.processes, s.batch_size): s.images_per_second for s in found}
     assert f"{rates[4, 128] / rates[1, 128]:.2f} times as fast as one" in docs
-    images = count_cifar_images()
+    images, price = count_cifar_images()
     seconds = sum(images[size] / rates[4, size] for size in images)
     sentence = (
         f"are {images[256] / 1e6:.0f} million images at batch 256 and {images[128] / 1e6:.0f} "
         f"million at 128. At the rates of four processes they take {seconds / 60:.0f} minutes"
     )
     assert sentence in docs.replace("\n", " ")
+    assert f"`--dry-run` estimates {price / 60:.0f} minutes" in docs.replace("\n", " ")
 
 
-def count_cifar_images() -> dict[int, float]:
-    """Count the images of every training of the CIFAR evidence, by batch size."""
+def count_cifar_images() -> tuple[dict[int, float], float]:
+    """Count the images of all CIFAR evidence by batch size; return its price in seconds, too."""
     places = {"recipes": ROOT / "recipes", "results": ROOT / "results", "runs": ROOT / "none"}
-    counts = {128: 0.0, 256: 0.0}
+    counts, price = {128: 0.0, 256: 0.0}, 0.0
     suffixes = ("", "-published", "-published-tuning", "-subsets")
     for bench in (ClassifierBench.open(f"cifar-lt{suffix}", **places) for suffix in suffixes):
         known = [result for recipe in bench.recipes for result in bench.read_results(recipe)]
         known = known or pricing.read_gpu_results(ROOT / "results")
+        rows = bench.select(None, ())
         images = {
-            training: epochs
-            * pricing.count_images(recipe.config.data, known)
-            * (1 - recipe.config.files.val_fraction)
-            for recipe in bench.recipes
-            for seed in range(recipe.seeds)
+            training: epochs * pricing.count_images(recipe.config, known)
+            for recipe, seed in rows
             for training, epochs in pricing.list_trainings(recipe, seed).items()
         }
         counts[bench.recipes[0].config.train.batch_size] += sum(images.values())
-    return counts
+        price += bench.expected_seconds(rows)
+    return counts, price
 
 
 def test_the_rates_of_four_shards_in_the_docs_are_those_of_their_results():

@@ -189,13 +189,17 @@ def test_the_page_shows_the_spread_over_subsets_beside_that_over_seeds(bench, mo
 
 
 def test_images_are_counted_by_lists_and_results():
-    assert count_images("imagenet-lt", []) == 115_846
-    assert count_images("digits-lt:20", [RESULT]) == 100
-    assert count_images("digits-lt:5", [RESULT]) == 50 + 10  # the largest class is always whole
-    assert count_images("digits-lt:1", [RESULT]) is None  # as many as the smallest class has
-    assert count_images("letters-lt", [RESULT]) is None
+    def count(data, *results, **options):
+        return count_images(Config(data).with_options(**options), results)
+
+    assert count("imagenet-lt") == 115_846
+    assert count("digits-lt:20", RESULT) == 100
+    assert count("digits-lt:20", RESULT, val_fraction=0.25) == 75
+    assert count("digits-lt:5", RESULT) == 50 + 10  # the largest class is always whole
+    assert count("digits-lt:1", RESULT) is None  # as many as the smallest class has
+    assert count("letters-lt", RESULT) is None
     several = {**RESULT, "data": "images", "ratio": None, "task": "multi-label"}
-    assert count_images("coco-small/images", [several]) == 1000 / 10
+    assert count("coco-small/images", several, val_fraction=0.25) == 1000 / 10  # trained images
 
 
 def test_a_rate_is_that_of_images_of_the_same_size():
