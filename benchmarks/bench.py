@@ -213,30 +213,37 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         return found
 
     def select_work(
-        self, seeds: int | None, only: Sequence[str], shard: str, minutes: float | None
+        self, seeds: int | None, only: Sequence[str], minutes: float | None
     ) -> list[tuple[ClassifierRecipe, int]]:
-        """Select the missing recipes and seeds of a shard, as many as `minutes` suffice for.
+        """Select the missing recipes and seeds, as many as `minutes` of the device suffice for.
 
-        The processes of all shards share one device, and each gets its part of the minutes. The
-        rows of one training are selected together, as are those that a selected one trains on the
-        way. At least one training is selected, and no more if no result gives their price.
+        The rows of one training are selected together, as are those that a selected one trains on
+        the way. At least one training is selected, and no more if no result gives their price.
         """
-        part = pricing.select_shard(self.select(seeds, only), shard)
-        missing = {(recipe.path, seed) for recipe, seed in self.missing(seeds, only)}
-        wanted = [(recipe, seed) for recipe, seed in part if (recipe.path, seed) in missing]
+        wanted = self.missing(seeds, only)
         if minutes is None:
             return wanted
-        most = 60 * minutes / pricing.parse_shard(shard)[1]
         facts = self._list_trained(wanted), self._find_known(wanted)
         chosen: list[tuple[ClassifierRecipe, int]] = []
         paid: set[Hashable] = set()
         for rows in self.trainings(wanted).values():
             needed = {training for row in rows for training in pricing.list_trainings(*row)}
             price = pricing.estimate_seconds([*chosen, *rows], *facts)
-            if not chosen or needed <= paid or (price is not None and price <= most):
+            if not chosen or needed <= paid or (price is not None and price <= 60 * minutes):
                 chosen += rows
                 paid |= needed
         return chosen
+
+    def split_work(
+        self, wanted: Sequence[tuple[ClassifierRecipe, int]], parts: int
+    ) -> list[list[tuple[ClassifierRecipe, int]]]:
+        """Split `wanted` into shares that take about as long, for processes side by side."""
+
+        def count_done(recipe: ClassifierRecipe, seed: int) -> int:
+            run = Run(self.runs / f"{recipe.place}-s{seed}")
+            return len(run.metrics) if run.has_checkpoint and not run.finished else 0
+
+        return pricing.split_work(wanted, parts, self._find_known(wanted), count_done)
 
 
 def _check_same_recipe(job: Job) -> None:

@@ -16,7 +16,7 @@ from longtail.core.errors import unknown_error
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
-    from benchmarks.bench import ClassifierBench
+    from benchmarks.bench import ClassifierBench, ClassifierRecipe
 
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
@@ -55,11 +55,14 @@ class BenchCommand:
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For recipes, frontier, integrations and trust: PART/PARTS of the trainings to run here; 0/6
-    is the first of six. Several processes may share a device."""
+    """For recipes of detectors, frontier, integrations and trust: PART/PARTS of the trainings to
+    run here; 0/6 is the first of six. Several processes may share a device."""
+    processes: int = 1
+    """For recipes of classifiers: processes that share the device and the trainings. Several fill a
+    GPU better than one, if NVIDIA's MPS runs (nvidia-cuda-mps-control -d)."""
     minutes: float | None = None
     """For recipes of classifiers: run only what is expected to take this long on one device, all
-    shards together, and at least one training. The same command then goes on with the rest."""
+    processes together, and at least one training. The same command then goes on with the rest."""
     again: bool = False
     """For recipes and compactness: also make results again whose commit is dirty, unknown or has
     another src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
@@ -78,7 +81,7 @@ class BenchCommand:
     examples = """
       python -m benchmarks cifar-lt --root ~/data --dry-run
       python -m benchmarks cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
-      python -m benchmarks cifar-lt --root ~/data --minutes 8 --shard 0/2
+      python -m benchmarks cifar-lt --root ~/data --minutes 8 --processes 4
       python -m benchmarks cifar-lt --root ~/data --again --minutes 8
       python -m benchmarks compactness --root ~/data --seeds 2
       python -m benchmarks tiny-imagenet-lt --root ~/data
@@ -107,35 +110,35 @@ class BenchCommand:
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
         recipe_bench = recipe_bench.again() if self.again else recipe_bench
-        wanted = recipe_bench.select_work(self.seeds, self.only, self.shard, self.minutes)
+        wanted = recipe_bench.select_work(self.seeds, self.only, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         missing = len(recipe_bench.missing(self.seeds, self.only))
-        if missing and not wanted:
-            print(f"nothing to do in shard {self.shard}: the others have {missing:,} to do")
-        else:
-            part = f", of {missing:,} that are missing" if len(wanted) < missing else ""
-            work = f"{count_noun(len(wanted), 'run')} to do{part}"
-            print(recipe_bench.describe_work(work, wanted))
+        part = f", of {missing:,} that are missing" if len(wanted) < missing else ""
+        work = f"{count_noun(len(wanted), 'run')} to do{part}"
+        print(recipe_bench.describe_work(work, wanted))
         if self.dry_run:
             return
-        from benchmarks.pricing import parse_shard
-        from longtail.core.console import Console
-
         if wanted:
             recipe_bench.prepare_runs()
         try:
-            with Console() as console:
-                recipe_bench.run(
-                    wanted,
-                    root=self.root,
-                    machine=self.machine,
-                    shards=parse_shard(self.shard)[1],
-                    progress=console,
-                )
+            self._run_recipes(recipe_bench, wanted)
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
+
+    def _run_recipes(
+        self, recipe_bench: "ClassifierBench", wanted: Sequence[tuple["ClassifierRecipe", int]]
+    ) -> None:
+        """Run `wanted` here, or in several processes if there is work for more than one."""
+        from benchmarks import processes
+        from longtail.core.console import Console
+
+        shares = recipe_bench.split_work(wanted, self.processes)
+        if len(shares) > 1:
+            return processes.run_in_processes(recipe_bench, shares, self.root, self.machine)
+        with Console() as console:
+            recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
 
     def _write_pages(self, recipe_bench: "ClassifierBench", *, keep_clean: bool) -> None:
         """Write the table; committed results also give that of the README and tuned recipes.

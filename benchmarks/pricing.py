@@ -6,7 +6,7 @@ the sum of their prices.
 
 import json
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -179,24 +179,36 @@ def parse_shard(shard: str) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def select_shard(work: Sequence[tuple[R, int]], shard: str) -> list[tuple[R, int]]:
-    """Select the part of `work` that one of several processes does.
+def split_work(
+    work: Sequence[tuple[R, int]],
+    parts: int,
+    results: Sequence[Result],
+    count_done: Callable[[R, int], int] = lambda recipe, seed: 0,
+) -> list[list[tuple[R, int]]]:
+    """Split `work` into at most `parts` shares that take about as long, each at least one row.
 
-    What can share a training stays together. The choice does not depend on what is done already,
-    so that processes that are started again do not meet.
+    What can share a training stays together, and so do trainings that were interrupted after the
+    same number of epochs, by `count_done`: only those can go on side by side. The longest go first,
+    to the least loaded share. An epoch counts as one without a price.
     """
-    part, parts = parse_shard(shard)
     families: dict[Hashable, list[tuple[R, int]]] = {}
     for recipe, seed in work:
         families.setdefault(_name_family(recipe, seed), []).append((recipe, seed))
-    loads, chosen = [0.0] * parts, set[Hashable]()
-    epochs = {name: _count_epochs(family) for name, family in families.items()}
-    for name in sorted(families, key=lambda name: -epochs[name]):
+    units: dict[Hashable, list[tuple[R, int]]] = {}
+    for name, rows in families.items():
+        units.setdefault(max(count_done(*row) for row in rows) or name, []).extend(rows)
+    priced = estimate_seconds(work, (), results) is not None
+    weights = {
+        name: (estimate_seconds(rows, (), results) or 0.0) if priced else _count_epochs(rows)
+        for name, rows in units.items()
+    }
+    shares: list[list[tuple[R, int]]] = [[] for _ in range(min(parts, len(units)))]
+    loads = [0.0] * len(shares)
+    for name in sorted(units, key=lambda name: -weights[name]):
         least = loads.index(min(loads))
-        loads[least] += epochs[name]
-        if least == part:
-            chosen.add(name)
-    return [(r, seed) for r, seed in work if _name_family(r, seed) in chosen]
+        loads[least] += weights[name]
+        shares[least] += units[name]
+    return shares
 
 
 def _name_family(recipe: Priced, seed: int) -> Hashable:

@@ -28,13 +28,13 @@ class Benchmark:
 RESULTS = Path("results")
 """The committed results, seen from the root of a checkout."""
 OPTIONS = (
-    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "minutes", "out"),
-    *("held_out", "epochs", "again"),
+    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "processes", "minutes"),
+    *("out", "held_out", "epochs", "again"),
 )
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that all folders of recipes read."""
-CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes", "again")
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "processes", "minutes", "again")
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard", "again")
 """The `OPTIONS` that a folder of recipes of detectors reads."""
@@ -49,6 +49,10 @@ def check_options(command: "BenchCommand") -> None:
             raise UserError(f"{command.name} has no --{flag}: leave it out")
     if command.seeds is not None and command.seeds < 1:
         raise UserError(f"--seeds {command.seeds}: must be at least 1")
+    if command.processes < 1:
+        raise UserError(f"--processes {command.processes}: must be at least 1")
+    if command.processes > 1 and command.machine.devices * command.machine.nodes > 1:
+        raise UserError("--processes share one device: leave --devices and --nodes out")
     if command.minutes is not None and command.minutes <= 0:
         raise UserError(f"--minutes {command.minutes:g}: must be above 0")
 

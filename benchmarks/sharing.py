@@ -6,7 +6,6 @@ batches stay on the device in every round.
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from queue import Empty
 from threading import BrokenBarrierError
 
+from benchmarks.processes import has_mps
 from benchmarks.result_files import write_json
 from benchmarks.speed import build_trainers, run_steps
 from longtail.core.config import Config
@@ -96,11 +96,6 @@ def bench_sharing(
     if out:
         write_json(out, {**about, "speeds": [asdict(speed) for speed in found]})
     return found
-
-
-def has_mps() -> bool:
-    """Return whether NVIDIA's MPS seems to run: its pipes exist."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")).is_dir()
 
 
 def _run_workers(

@@ -54,13 +54,11 @@ def test_it_runs_what_is_missing_and_skips_what_is_done(bench, tmp_path):
     assert bench.missing(1) == []
 
 
-def test_a_result_names_the_shards_that_shared_the_device(bench, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    bench_command(["toy", "--device", "cpu", "--seeds", "1", "--shard", "0/1"])
+def test_a_result_names_the_processes_that_shared_the_device(bench, tmp_path):
     path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    run(bench, bench.missing(1))
     alone = json.loads(path.read_text())
-    path.unlink()
-    bench_command(["toy", "--device", "cpu", "--seeds", "1", "--shard", "0/2"])
+    bench.run(bench.select(1, ()), root=None, machine=MachineConfig(device="cpu"), shards=2)
     assert "shards" not in alone and json.loads(path.read_text()) == {**alone, "shards": 2}
     on_gpu = {**alone, "device": "NVIDIA H200", "images": 1000, "images_per_second": 50.0}
     for shards, seconds in ((1, "20.0"), (2, "10.0")):

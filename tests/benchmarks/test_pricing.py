@@ -1,4 +1,4 @@
-"""Tables are priced before they run, and split into shards and short commands."""
+"""Tables are priced before they run, and split into shares and short commands."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from benchmarks.pricing import (
     list_trainings,
     price_epoch,
     read_gpu_results,
-    select_shard,
+    split_work,
 )
 from benchmarks.recipes import result_path, select_recipes
 from benchmarks.result_files import write_json
@@ -83,20 +83,40 @@ def test_another_benchmark_gives_the_price_where_there_are_no_results(bench):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])
-def test_shards_are_a_partition_that_keeps_shared_trainings_together(parts, bench):
+def test_shares_are_a_partition_that_keeps_shared_trainings_together(parts, bench):
     work = select_recipes(bench.recipes, None, ())
-    shards = [select_shard(work, f"{part}/{parts}") for part in range(parts)]
-    places = [[(recipe.name, seed) for recipe, seed in shard] for shard in shards]
-    joined = sorted(place for shard in places for place in shard)
+    shares = bench.split_work(work, parts)
+    places = [[(recipe.name, seed) for recipe, seed in share] for share in shares]
+    joined = sorted(place for share in places for place in share)
     assert joined == sorted((recipe.name, seed) for recipe, seed in work)
-    trained = [{key for pair in shard for key in list_trainings(*pair)} for shard in shards]
-    assert sum(map(len, trained)) == len(set.union(*trained))
+    trained = [{key for pair in share for key in list_trainings(*pair)} for share in shares]
+    assert all(trained) and sum(map(len, trained)) == len(set.union(*trained))
+    assert len(shares) == min(parts, 10)  # five trainings that others start from, two seeds
     if parts == 2:
-        loads = [sum(sum(list_trainings(*pair).values()) for pair in shard) for shard in shards]
-        assert max(loads) < 1.5 * min(loads)
+        loads = [bench.expected_seconds(share) for share in shares]
+        assert max(loads) < 1.2 * min(loads)
 
 
-def test_trainings_that_differ_in_an_option_are_spread_over_shards(bench, tmp_path):
+def test_shares_take_as_long_though_their_sets_differ_in_size(bench):
+    """A set of ten times the images is trained beside nothing else."""
+    large = {**RESULT, "ratio": 10.0, "counts": [500, 500]}
+    config = replace(bench.recipes[0].config, data="digits-lt:10")
+    sizes = [replace(bench.recipes[0], config=config), bench.recipes[0], bench.recipes[0]]
+    work = [(recipe, seed) for seed, recipe in enumerate(sizes)]
+    assert split_work(work, 2, [RESULT, large]) == [work[:1], work[1:]]
+    assert split_work(work, 2, []) == [[work[0], work[2]], [work[1]]]  # no price: epochs count
+
+
+def test_trainings_interrupted_together_go_on_in_one_share(bench):
+    work = bench.select(2, ("baseline.yaml", "bbn", "subset-2"))
+    done = {("baseline", 0): 3, ("baseline", 1): 5, ("bbn", 0): 3, ("bbn", 1): 3}
+    shares = split_work(work, 2, [RESULT], lambda recipe, seed: done.get((recipe.name, seed), 0))
+    names = [{(recipe.name, seed) for recipe, seed in share} for share in shares]
+    together = {("baseline", 0), ("bbn", 0), ("bbn", 1)}
+    assert names[0] == together and sum(map(len, names)) == 6
+
+
+def test_trainings_that_differ_in_an_option_are_spread_over_shares(bench, tmp_path):
     folder = tmp_path / "recipes/tuning"
     folder.mkdir()
     for beta in (0.9, 0.99, 0.999, 0.9999):
@@ -104,32 +124,24 @@ def test_trainings_that_differ_in_an_option_are_spread_over_shards(bench, tmp_pa
         (folder / f"class-balanced+{beta}.yaml").write_text(text)
     places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
     work = select_recipes(ClassifierBench.open("tuning", **places).recipes, 1, ())
-    assert [len(select_shard(work, f"{part}/4")) for part in range(4)] == [1, 1, 1, 1]
-
-
-def test_a_shard_stays_the_same_when_results_arrive(bench, monkeypatch):
-    before = bench.select_work(None, (), "1/2", None)
-    monkeypatch.setattr(ClassifierBench, "missing", lambda self, seeds, only: before[1:])
-    assert bench.select_work(None, (), "1/2", None) == before[1:]
-    assert bench.select_work(None, (), "0/2", None) == []
+    assert [len(share) for share in split_work(work, 4, ())] == [1, 1, 1, 1]
 
 
 def test_minutes_limit_a_command_and_at_least_one_training_is_run(bench):
-    whole = bench.select_work(None, ("baseline+bias.yaml", "decouple-crt"), "0/1", None)
+    whole = bench.select_work(None, ("baseline+bias.yaml", "decouple-crt"), None)
     assert len(whole) == 4 and bench.expected_seconds(whole) == pytest.approx(66)
-    some = bench.select_work(None, ("baseline+bias.yaml", "decouple-crt"), "0/1", 1.0)
+    some = bench.select_work(None, ("baseline+bias.yaml", "decouple-crt"), 1.0)
     assert [(recipe.name, seed) for recipe, seed in some] == [
         ("decouple-crt", 0),
         ("baseline+bias", 0),
     ]
     assert bench.expected_seconds(some) <= 60
-    assert bench.select_work(None, (), "0/1", 0.1) == some  # a baseline is trained on the way
-    shared = bench.select_work(None, ("baseline.yaml",), "0/1", 0.6)
-    assert len(shared) == 1 and len(bench.select_work(None, ("baseline.yaml",), "0/2", 1.2)) == 1
+    assert bench.select_work(None, (), 0.1) == some  # a baseline is trained on the way
+    assert len(bench.select_work(None, ("baseline.yaml",), 0.6)) == 1
 
 
 def test_rows_of_one_training_are_selected_together(bench):
-    some = bench.select_work(None, ("subset-1", "subset-2"), "0/1", 0.5)
+    some = bench.select_work(None, ("subset-1", "subset-2"), 0.5)
     assert [(recipe.name, seed) for recipe, seed in some] == [
         ("deconfound+subset-1", 0),
         ("deconfound-tde+subset-1", 0),
@@ -152,7 +164,7 @@ def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_pa
         ((), ["decouple-crt", "baseline+bias"]),  # its first stage is that whole training
         (("subset-1",), ["deconfound+subset-1", "deconfound-tde+subset-1"]),
     ):
-        some = bench.select_work(None, only, "0/1", 60.0)
+        some = bench.select_work(None, only, 60.0)
         assert [(recipe.name, seed) for recipe, seed in some] == [(name, 0) for name in names]
 
 
@@ -160,14 +172,15 @@ def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["toy", "--dry-run", "--minutes", "0.6", "--only", "baseline.yaml"])
     assert "1 run to do, of 2 that are missing, about 30 s" in capsys.readouterr().out
-    main(["toy", "--dry-run", "--seeds", "1", "--only", "baseline.yaml", "--shard", "1/2"])
-    assert capsys.readouterr().out == "nothing to do in shard 1/2: the others have 1 to do\n"
-    with pytest.raises(SystemExit):
-        main(["toy", "--dry-run", "--shard", "2/2"])
-    assert "--shard 2/2: takes PART/PARTS with PART from 0" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["toy", "--dry-run", "--minutes", "0"])
-    assert "--minutes 0: must be above 0" in capsys.readouterr().err
+    for words, message in (
+        (["--shard", "0/2"], "toy has no --shard: leave it out"),
+        (["--processes", "0"], "--processes 0: must be at least 1"),
+        (["--processes", "2", "--devices", "2"], "--processes share one device: leave --devices"),
+        (["--minutes", "0"], "--minutes 0: must be above 0"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["toy", "--dry-run", *words])
+        assert message in capsys.readouterr().err
 
 
 def test_the_page_shows_the_spread_over_subsets_beside_that_over_seeds(bench, monkeypatch):

@@ -1,0 +1,130 @@
+"""Several processes share the trainings of a benchmark."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from benchmarks import processes
+from benchmarks.bench import ClassifierBench
+from benchmarks.command import main
+from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
+
+RECIPE = "data: digits-lt:20\nmethod: {}\nseeds: 1\ntrain:\n  epochs: 1\n"
+WORDS = ["toy", "--device", "cpu", "--processes", "2"]
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch) -> None:
+    """Recipes of a head, its TDE and a baseline in the present folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("recipes/toy").mkdir(parents=True)
+    for method in ("deconfound", "deconfound-tde", "baseline"):
+        Path(f"recipes/toy/{method}.yaml").write_text(RECIPE.format(method))
+
+
+def read_results() -> dict[str, dict]:
+    paths = Path("results/toy").rglob("*.json")
+    return {path.stem.removesuffix("-s0"): json.loads(path.read_text()) for path in paths}
+
+
+def test_each_process_trains_its_share(recipes, capsys, monkeypatch):
+    monkeypatch.setattr(processes, "LOG_SECONDS", 0.0)
+    main(WORDS)
+    lines = capsys.readouterr().out.splitlines()
+    found = read_results()
+    assert set(found) == {"deconfound", "deconfound-tde", "baseline"}
+    assert {result["shards"] for result in found.values()} == {2}
+    assert found["deconfound"]["training_id"] == found["deconfound-tde"]["training_id"]
+    assert found["deconfound"]["training_id"] != found["baseline"]["training_id"]
+    arrived = [line for line in lines if " of 3  digits-lt-20/conv4/" in line]
+    assert [line.split()[0] for line in arrived] == ["1", "2", "3"]
+    assert any(line.startswith("process 0: ") for line in lines)
+    assert lines[-1] == "written to results/toy.md"
+    logs = [Path(f"runs/toy/process-{rank}.log").read_text() for rank in range(2)]
+    assert sorted("baseline on digits-lt:20" in log for log in logs) == [False, True]
+    assert all("1/1  loss" in log for log in logs)
+
+
+def test_one_process_is_this_one(recipes, monkeypatch, capsys):
+    monkeypatch.setattr(processes, "run_in_processes", None)
+    main([*WORDS, "--only", "deconfound"])  # a head and its TDE share a training
+    assert set(read_results()) == {"deconfound", "deconfound-tde"}
+    assert all("shards" not in result for result in read_results().values())
+
+
+@pytest.fixture
+def fork(monkeypatch):
+    """Start processes that import nothing, with a function of the test in place of their work."""
+    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda _: get_context("fork"))
+    return lambda work: monkeypatch.setattr(processes, "_work", work)
+
+
+beside_threads = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def run_two(places: Path) -> None:
+    bench = ClassifierBench("toy", (), places / "results/toy", places / "runs/toy")
+    processes.run_in_processes(bench, [[], []], None, MachineConfig(device="cpu"))
+
+
+@beside_threads
+def test_a_failure_does_not_stop_the_others(tmp_path, fork):
+    def work(bench, share, root, machine, shards, log):
+        log.write_text("training\n\nlongtail: the disk is full\n" if "0" in log.name else "")
+        if "0" in log.name:
+            sys.exit(2)
+        time.sleep(0.2)
+        log.write_text("done")
+
+    fork(work)
+    with pytest.raises(UserError, match="^process 0 ended with exit code 2: the disk is full\n"):
+        run_two(tmp_path)
+    assert (tmp_path / "runs/toy/process-1.log").read_text() == "done"
+
+
+@beside_threads
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
+    def work(bench, share, root, machine, shards, log):
+        asked = []
+        signal.signal(signal.SIGTERM, lambda *_: asked.append("SIGTERM"))
+        os.kill(os.getpid(), signal.SIGINT)  # as a terminal does; it is ignored
+        log.write_text("trains")
+        while not asked:
+            time.sleep(0.01)
+        log.write_text("saved")
+        sys.exit(143)
+
+    def interrupt():
+        while not all(log.exists() and log.read_text() for log in logs):
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    logs = [tmp_path / f"runs/toy/process-{rank}.log" for rank in range(2)]
+    fork(work)
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_two(tmp_path)
+    assert [log.read_text() for log in logs] == ["saved", "saved"]
+    assert "the processes finish and save their epochs" in capsys.readouterr().out
+
+
+def test_what_both_say_is_said_once(tmp_path):
+    class Ended:
+        exitcode = 2
+
+    logs = [tmp_path / "0.log", tmp_path / "1.log"]
+    for log in logs:
+        log.write_text("training\n\nlongtail: a is missing\nb, too\n")
+    with pytest.raises(
+        UserError, match=r"^processes 0, 1 ended with exit code 2: a is missing\nb, too\n"
+    ):
+        processes._raise_failures([Ended(), Ended()], logs)
