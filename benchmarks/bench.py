@@ -28,7 +28,7 @@ from longtail.evaluation import tables
 from longtail.evaluation.result import recipe_fields, round_floats
 from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
-from longtail.runs.plan import Job, resolve
+from longtail.runs.plan import Job, load_data, resolve
 from longtail.training.loop import Progress
 
 
@@ -146,6 +146,18 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             others=others,
             on_result=lambda job: copy_result(job.run, targets[job.run], shards),
         )
+
+    def load_data(
+        self,
+        wanted: Sequence[tuple[ClassifierRecipe, int]],
+        root: Path | None,
+        machine: MachineConfig,
+    ) -> None:
+        """Load and check the data of `wanted`; raise if a set is missing or other than before."""
+        jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
+        data_of = load_data(jobs)
+        for job in jobs:
+            self._check_data(job, data_of(job))
 
     def _check_data(self, job: Job, data: Data) -> None:
         """Raise if recipes on the same data have results of other images."""

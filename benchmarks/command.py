@@ -58,11 +58,11 @@ class BenchCommand:
     """For recipes of detectors, frontier, integrations and trust: PART/PARTS of the trainings to
     run here; 0/6 is the first of six. Several processes may share a device."""
     processes: int = 1
-    """For recipes of classifiers: processes that share the device and the trainings. Several fill a
-    GPU better than one, if NVIDIA's MPS runs (nvidia-cuda-mps-control -d)."""
+    """For recipes of classifiers: number of processes that share the device and the trainings.
+    Several fill a GPU better than one, if NVIDIA's MPS runs (nvidia-cuda-mps-control -d)."""
     minutes: float | None = None
-    """For recipes of classifiers: run only what is expected to take this long on one device, all
-    processes together, and at least one training. The same command then goes on with the rest."""
+    """For recipes of classifiers: run only what should take this long on the clock, with all
+    processes, and at least one training. The same command then goes on with the rest."""
     again: bool = False
     """For recipes and compactness: also make results again whose commit is dirty, unknown or has
     another src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
@@ -117,28 +117,34 @@ class BenchCommand:
         part = f", of {missing:,} that are missing" if len(wanted) < missing else ""
         work = f"{count_noun(len(wanted), 'run')} to do{part}"
         print(recipe_bench.describe_work(work, wanted))
+        shares = recipe_bench.split_work(wanted, self.processes)
+        for rank, share in enumerate(shares if self.processes > 1 else ()):
+            runs = count_noun(len(share), "run")
+            print(recipe_bench.describe_work(f"process {rank}: {runs}", share))
         if self.dry_run:
             return
         if wanted:
             recipe_bench.prepare_runs()
         try:
-            self._run_recipes(recipe_bench, wanted)
+            self._run_recipes(recipe_bench, shares)
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
 
     def _run_recipes(
-        self, recipe_bench: "ClassifierBench", wanted: Sequence[tuple["ClassifierRecipe", int]]
+        self,
+        recipe_bench: "ClassifierBench",
+        shares: Sequence[Sequence[tuple["ClassifierRecipe", int]]],
     ) -> None:
-        """Run `wanted` here, or in several processes if there is work for more than one."""
+        """Run each share in a process of its own, or here if there is only one."""
         from benchmarks import processes
         from longtail.core.console import Console
 
-        shares = recipe_bench.split_work(wanted, self.processes)
         if len(shares) > 1:
             return processes.run_in_processes(recipe_bench, shares, self.root, self.machine)
         with Console() as console:
-            recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
+            for share in shares:
+                recipe_bench.run(share, root=self.root, machine=self.machine, progress=console)
 
     def _write_pages(self, recipe_bench: "ClassifierBench", *, keep_clean: bool) -> None:
         """Write the table; committed results also give that of the README and tuned recipes.

@@ -5,6 +5,7 @@ the sum of their prices.
 """
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -187,27 +188,35 @@ def split_work(
 ) -> list[list[tuple[R, int]]]:
     """Split `work` into at most `parts` shares that take about as long, each at least one row.
 
-    What can share a training stays together, and so do trainings that were interrupted after the
-    same number of epochs, by `count_done`: only those can go on side by side. The longest go first,
-    to the least loaded share. An epoch counts as one without a price.
+    What can share a training stays together. `count_done` gives the epochs of an interrupted one:
+    only those that have done as many can go on side by side, so they stay together as far as each
+    share still gets its number of trainings. The longest go first, to the least loaded share. An
+    epoch counts as one without a price.
     """
     families: dict[Hashable, list[tuple[R, int]]] = {}
     for recipe, seed in work:
         families.setdefault(_name_family(recipe, seed), []).append((recipe, seed))
-    units: dict[Hashable, list[tuple[R, int]]] = {}
-    for name, rows in families.items():
-        units.setdefault(max(count_done(*row) for row in rows) or name, []).extend(rows)
     priced = estimate_seconds(work, (), results) is not None
-    weights = {
-        name: (estimate_seconds(rows, (), results) or 0.0) if priced else _count_epochs(rows)
-        for name, rows in units.items()
-    }
+
+    def weigh(rows: Sequence[tuple[R, int]], done: int) -> float:
+        whole = (estimate_seconds(rows, (), results) or 0.0) if priced else _count_epochs(rows)
+        return whole * max(0.0, 1 - done / rows[0][0].config.train.epochs)
+
+    interrupted: dict[int, list[list[tuple[R, int]]]] = {}
+    for rows in families.values():
+        interrupted.setdefault(max(count_done(*row) for row in rows), []).append(rows)
+    units: list[tuple[float, list[tuple[R, int]]]] = []
+    for done, alike in interrupted.items():
+        size = math.ceil(len(families) / parts) if done else 1
+        for group in (alike[i : i + size] for i in range(0, len(alike), size)):
+            load = sum(weigh(rows, done) for rows in group)
+            units.append((load, [row for rows in group for row in rows]))
     shares: list[list[tuple[R, int]]] = [[] for _ in range(min(parts, len(units)))]
     loads = [0.0] * len(shares)
-    for name in sorted(units, key=lambda name: -weights[name]):
+    for load, rows in sorted(units, key=lambda unit: -unit[0]):
         least = loads.index(min(loads))
-        loads[least] += weights[name]
-        shares[least] += units[name]
+        loads[least] += load
+        shares[least] += rows
     return shares
 
 

@@ -52,7 +52,7 @@ def check_options(command: "BenchCommand") -> None:
     if command.processes < 1:
         raise UserError(f"--processes {command.processes}: must be at least 1")
     if command.processes > 1 and command.machine.devices * command.machine.nodes > 1:
-        raise UserError("--processes share one device: leave --devices and --nodes out")
+        raise UserError("--processes is for one device: leave --devices and --nodes out")
     if command.minutes is not None and command.minutes <= 0:
         raise UserError(f"--minutes {command.minutes:g}: must be above 0")
 

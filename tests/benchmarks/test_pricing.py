@@ -109,11 +109,25 @@ def test_shares_take_as_long_though_their_sets_differ_in_size(bench):
 
 def test_trainings_interrupted_together_go_on_in_one_share(bench):
     work = bench.select(2, ("baseline.yaml", "bbn", "subset-2"))
-    done = {("baseline", 0): 3, ("baseline", 1): 5, ("bbn", 0): 3, ("bbn", 1): 3}
-    shares = split_work(work, 2, [RESULT], lambda recipe, seed: done.get((recipe.name, seed), 0))
-    names = [{(recipe.name, seed) for recipe, seed in share} for share in shares]
+
+    def split(done: dict[tuple[str, int], int]) -> list[set[tuple[str, int]]]:
+        shares = split_work(
+            work, 2, [RESULT], lambda recipe, seed: done.get((recipe.name, seed), 0)
+        )
+        return [{(recipe.name, seed) for recipe, seed in share} for share in shares]
+
     together = {("baseline", 0), ("bbn", 0), ("bbn", 1)}
-    assert names[0] == together and sum(map(len, names)) == 6
+    first, second = split({**dict.fromkeys(together, 3), ("baseline", 1): 5})
+    assert together in (first, second) and len(first | second) == 6
+    everywhere = split({(recipe.name, seed): 3 for recipe, seed in work})
+    assert [len(share) for share in everywhere] == [3, 3]  # each process has its part again
+
+
+def test_a_training_that_is_nearly_done_weighs_little(bench):
+    work = bench.select(1, ("baseline.yaml", "bbn", "subset-2"))
+    epochs = bench.recipes[0].config.train.epochs
+    shares = split_work(work, 2, [RESULT], lambda r, _: epochs - 1 if r.name == "bbn" else 0)
+    assert sorted(len(share) for share in shares) == [1, 2]
 
 
 def test_trainings_that_differ_in_an_option_are_spread_over_shares(bench, tmp_path):
@@ -175,7 +189,7 @@ def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     for words, message in (
         (["--shard", "0/2"], "toy has no --shard: leave it out"),
         (["--processes", "0"], "--processes 0: must be at least 1"),
-        (["--processes", "2", "--devices", "2"], "--processes share one device: leave --devices"),
+        (["--processes", "2", "--devices", "2"], "--processes is for one device: leave --devices"),
         (["--minutes", "0"], "--minutes 0: must be above 0"),
     ):
         with pytest.raises(SystemExit):

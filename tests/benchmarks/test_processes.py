@@ -16,6 +16,7 @@ from benchmarks.bench import ClassifierBench
 from benchmarks.command import main
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
+from longtail.core.locks import hold_lock
 
 RECIPE = "data: digits-lt:20\nmethod: {}\nseeds: 1\ntrain:\n  epochs: 1\n"
 WORDS = ["toy", "--device", "cpu", "--processes", "2"]
@@ -85,7 +86,7 @@ def test_a_failure_does_not_stop_the_others(tmp_path, fork):
         log.write_text("done")
 
     fork(work)
-    with pytest.raises(UserError, match="^process 0 ended with exit code 2: the disk is full\n"):
+    with pytest.raises(UserError, match="^process 0 failed: the disk is full\n0 results are"):
         run_two(tmp_path)
     assert (tmp_path / "runs/toy/process-1.log").read_text() == "done"
 
@@ -111,20 +112,47 @@ def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
     logs = [tmp_path / f"runs/toy/process-{rank}.log" for rank in range(2)]
     fork(work)
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
         run_two(tmp_path)
     assert [log.read_text() for log in logs] == ["saved", "saved"]
-    assert "the processes finish and save their epochs" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the processes save their epochs and end" in shown and "failed" not in shown
 
 
-def test_what_both_say_is_said_once(tmp_path):
-    class Ended:
-        exitcode = 2
+@beside_threads
+def test_a_killed_process_is_named(tmp_path, fork, capsys):
+    def work(bench, share, root, machine, shards, log):
+        log.write_text("1/30  loss 2.0\n")
+        if "1" in log.name:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    logs = [tmp_path / "0.log", tmp_path / "1.log"]
-    for log in logs:
-        log.write_text("training\n\nlongtail: a is missing\nb, too\n")
-    with pytest.raises(
-        UserError, match=r"^processes 0, 1 ended with exit code 2: a is missing\nb, too\n"
-    ):
-        processes._raise_failures([Ended(), Ended()], logs)
+    fork(work)
+    message = "process 1 was killed by SIGKILL; its last line: 1/30  loss 2.0"
+    with pytest.raises(UserError, match=f"^{message}\n"):
+        run_two(tmp_path)
+    assert message in capsys.readouterr().out
+
+
+def test_two_commands_do_not_share_the_folder_of_runs(tmp_path):
+    with hold_lock(tmp_path / "runs/toy"), pytest.raises(UserError, match="is being written by"):
+        run_two(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file/runs/toy cannot be made: .* Pass another --runs"):
+        run_two(tmp_path / "file")
+
+
+def test_data_that_is_missing_is_one_error_before_any_process_starts(recipes, capsys):
+    for path in Path("recipes/toy").iterdir():
+        path.write_text(path.read_text().replace("digits-lt:20", "cifar10-lt:100"))
+    with pytest.raises(SystemExit):
+        main([*WORDS, "--root", "nowhere"])
+    assert capsys.readouterr().err.startswith("longtail: cifar10-lt was not found")
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_shows_the_shares(recipes, capsys):
+    main([*WORDS, "--dry-run"])
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "process 0: 1 run, no price: nothing like it was measured",
+        "process 1: 2 runs, no price: nothing like it was measured",
+    ]
