@@ -22,6 +22,7 @@ from benchmarks.registry import RESULTS
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import replace_atomically
+from longtail.core.manifest import DamageError
 from longtail.core.options import convert
 from longtail.data.base import Data
 from longtail.evaluation import tables
@@ -123,7 +124,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     ) -> None:
         """Run the `wanted` recipes and seeds, and copy each result as soon as it exists.
 
-        A result names the `shards` that shared the device, whose rate is only that of its process.
+        A result names the number of processes that shared the device, `shards`; its rate is that of
+        one of them.
         """
         if not wanted:
             return
@@ -147,14 +149,16 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             on_result=lambda job: copy_result(job.run, targets[job.run], shards),
         )
 
-    def load_data(
+    def check_data(
         self,
         wanted: Sequence[tuple[ClassifierRecipe, int]],
         root: Path | None,
         machine: MachineConfig,
     ) -> None:
-        """Load and check the data of `wanted`; raise if a set is missing or other than before."""
+        """Raise if `wanted` cannot run: data is missing or has changed, or a recipe has."""
         jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
+        for job in jobs:
+            _check_same_recipe(job)
         data_of = load_data(jobs)
         for job in jobs:
             self._check_data(job, data_of(job))
@@ -249,13 +253,21 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def split_work(
         self, wanted: Sequence[tuple[ClassifierRecipe, int]], parts: int
     ) -> list[list[tuple[ClassifierRecipe, int]]]:
-        """Split `wanted` into shares that take about as long, for processes side by side."""
+        """Split `wanted` into shares of about equal duration, for processes side by side."""
+        if parts == 1:
+            return [list(wanted)] if wanted else []
+        facts = self._list_trained(wanted), self._find_known(wanted)
+        saved = {(r.path, seed): self._count_saved_epochs(r, seed) for r, seed in wanted}
+        return pricing.split_work(wanted, parts, *facts, lambda r, seed: saved[r.path, seed])
 
-        def count_done(recipe: ClassifierRecipe, seed: int) -> int:
-            run = Run(self.runs / f"{recipe.place}-s{seed}")
-            return len(run.metrics) if run.has_checkpoint and not run.finished else 0
-
-        return pricing.split_work(wanted, parts, self._find_known(wanted), count_done)
+    def _count_saved_epochs(self, recipe: ClassifierRecipe, seed: int) -> int:
+        """Count the epochs of an interrupted run, by its checkpoint."""
+        run = Run(self.runs / f"{recipe.place}-s{seed}")
+        try:
+            saved = None if run.finished else run.load_checkpoint()
+        except DamageError:  # whoever trains it reports the damage
+            return 0
+        return int(saved["epoch"]) if saved else 0
 
 
 def _check_same_recipe(job: Job) -> None:

@@ -59,7 +59,8 @@ class BenchCommand:
     run here; 0/6 is the first of six. Several processes may share a device."""
     processes: int = 1
     """For recipes of classifiers: number of processes that share the device and the trainings.
-    Several fill a GPU better than one, if NVIDIA's MPS runs (nvidia-cuda-mps-control -d)."""
+    Several fill a GPU better than one, if NVIDIA's MPS is running (nvidia-cuda-mps-control -d). For
+    large networks pass a smaller --replicas: each process takes the memory that is free."""
     minutes: float | None = None
     """For recipes of classifiers: run only what should take this long on the clock, with all
     processes, and at least one training. The same command then goes on with the rest."""
@@ -118,7 +119,7 @@ class BenchCommand:
         work = f"{count_noun(len(wanted), 'run')} to do{part}"
         print(recipe_bench.describe_work(work, wanted))
         shares = recipe_bench.split_work(wanted, self.processes)
-        for rank, share in enumerate(shares if self.processes > 1 else ()):
+        for rank, share in enumerate(shares if len(shares) > 1 else ()):
             runs = count_noun(len(share), "run")
             print(recipe_bench.describe_work(f"process {rank}: {runs}", share))
         if self.dry_run:

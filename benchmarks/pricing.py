@@ -5,7 +5,6 @@ the sum of their prices.
 """
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -183,38 +182,57 @@ def parse_shard(shard: str) -> tuple[int, int]:
 def split_work(
     work: Sequence[tuple[R, int]],
     parts: int,
+    done: Sequence[tuple[R, int]],
     results: Sequence[Result],
-    count_done: Callable[[R, int], int] = lambda recipe, seed: 0,
+    count_epochs: Callable[[R, int], int],
 ) -> list[list[tuple[R, int]]]:
-    """Split `work` into at most `parts` shares that take about as long, each at least one row.
+    """Split `work` into at most `parts` shares of about equal duration, none of them empty.
 
-    What can share a training stays together. `count_done` gives the epochs of an interrupted one:
-    only those that have done as many can go on side by side, so they stay together as far as each
-    share still gets its number of trainings. The longest go first, to the least loaded share. An
-    epoch counts as one without a price.
+    What can share a training stays together. Trainings of `done` cost nothing, and of one that was
+    interrupted the epochs that `count_epochs` gives. Without prices, epochs are the weights.
     """
     families: dict[Hashable, list[tuple[R, int]]] = {}
     for recipe, seed in work:
         families.setdefault(_name_family(recipe, seed), []).append((recipe, seed))
-    priced = estimate_seconds(work, (), results) is not None
+    size = max(1, len(families) // parts)
+    units = _join_interrupted(list(families.values()), size, count_epochs)
+    priced = estimate_seconds(work, done, results) is not None
 
-    def weigh(rows: Sequence[tuple[R, int]], done: int) -> float:
-        whole = (estimate_seconds(rows, (), results) or 0.0) if priced else _count_epochs(rows)
-        return whole * max(0.0, 1 - done / rows[0][0].config.train.epochs)
+    def weigh(rows: Sequence[tuple[R, int]]) -> float:
+        epochs = _count_epochs(rows, done)
+        left = epochs - max(count_epochs(*row) for row in rows)
+        price = (estimate_seconds(rows, done, results) or 0.0) if priced else epochs
+        return price * max(0.0, left) / epochs if epochs else 0.0
 
-    interrupted: dict[int, list[list[tuple[R, int]]]] = {}
-    for rows in families.values():
-        interrupted.setdefault(max(count_done(*row) for row in rows), []).append(rows)
-    units: list[tuple[float, list[tuple[R, int]]]] = []
-    for done, alike in interrupted.items():
-        size = math.ceil(len(families) / parts) if done else 1
-        for group in (alike[i : i + size] for i in range(0, len(alike), size)):
-            load = sum(weigh(rows, done) for rows in group)
-            units.append((load, [row for rows in group for row in rows]))
+    loads = [(sum(map(weigh, unit)), [row for rows in unit for row in rows]) for unit in units]
+    return _balance(loads, parts)
+
+
+def _join_interrupted(
+    families: Sequence[list[tuple[R, int]]], size: int, count_epochs: Callable[[R, int], int]
+) -> list[list[list[tuple[R, int]]]]:
+    """Join up to `size` families that were interrupted after the same number of epochs.
+
+    Only those can resume side by side.
+    """
+    alike: dict[int, list[list[tuple[R, int]]]] = {}
+    for rows in families:
+        alike.setdefault(max(count_epochs(*row) for row in rows), []).append(rows)
+    units = []
+    for epochs, group in alike.items():
+        step = size if epochs else 1
+        units += [group[i : i + step] for i in range(0, len(group), step)]
+    return units
+
+
+def _balance(
+    units: Sequence[tuple[float, list[tuple[R, int]]]], parts: int
+) -> list[list[tuple[R, int]]]:
+    """Give each unit, a load and its rows, to the least loaded share, the longest first."""
     shares: list[list[tuple[R, int]]] = [[] for _ in range(min(parts, len(units)))]
     loads = [0.0] * len(shares)
     for load, rows in sorted(units, key=lambda unit: -unit[0]):
-        least = loads.index(min(loads))
+        least = min(range(len(shares)), key=lambda i: (loads[i], len(shares[i])))
         loads[least] += load
         shares[least] += rows
     return shares
@@ -225,8 +243,8 @@ def _name_family(recipe: Priced, seed: int) -> Hashable:
     return next(iter(list_trainings(recipe, seed)))
 
 
-def _count_epochs(work: Iterable[tuple[Priced, int]]) -> float:
-    trainings: Trainings = {}
-    for recipe, seed in work:
-        trainings |= list_trainings(recipe, seed)
-    return sum(trainings.values())
+def _count_epochs(work: Iterable[tuple[R, int]], done: Iterable[tuple[R, int]]) -> float:
+    """Count the epochs of the trainings of `work` that are not in `done`."""
+    trained = {training for row in done for training in list_trainings(*row)}
+    needed = {name: epochs for row in work for name, epochs in list_trainings(*row).items()}
+    return sum(epochs for name, epochs in needed.items() if name not in trained)

@@ -6,7 +6,6 @@ batches stay on the device in every round.
 """
 
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +17,8 @@ from pathlib import Path
 from queue import Empty
 from threading import BrokenBarrierError
 
-from benchmarks.processes import has_mps
 from benchmarks.result_files import write_json
+from benchmarks.spawning import block_interrupt, has_mps
 from benchmarks.speed import build_trainers, run_steps
 from longtail.core.config import Config
 from longtail.core.environment import environment
@@ -108,10 +107,9 @@ def _run_workers(
         context.Process(target=_work, args=(rank, config, rounds, seconds, barrier, reports))
         for rank in range(count)
     ]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they leave Ctrl-C to this process
-    for worker in workers:
-        worker.start()
-    signal.signal(signal.SIGINT, before)
+    with block_interrupt():
+        for worker in workers:
+            worker.start()
     found: list[Report] = []
     try:
         while len(found) < sum(each.processes for each in rounds):

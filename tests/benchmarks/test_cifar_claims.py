@@ -108,6 +108,8 @@ def test_methods_are_above_level_or_below_as_the_docs_say(data, above, level):
         errors = (mean(theirs) - mean(ours)) / error
         found["level" if abs(errors) < 2 else "above" if errors > 0 else "below"].add(method)
     assert (found["above"], found["level"]) == (set(above), set(level))
+    page = read_page("docs/reproduce.md")
+    assert all(f"({format_accuracy(data, method)}" in page for method in (*above, *level))
 
 
 def test_the_rates_of_three_shards_in_the_docs_are_those_of_their_results():

@@ -21,6 +21,8 @@ from benchmarks.pricing import (
 from benchmarks.recipes import result_path, select_recipes
 from benchmarks.result_files import write_json
 from longtail.core.config import Config, DataConfig
+from longtail.core.manifest import DamageError
+from longtail.runs.folder import Run
 
 EVIDENCE = 150 * 60
 """Seconds of one H200 that the whole evidence on CIFAR may take."""
@@ -97,37 +99,72 @@ def test_shares_are_a_partition_that_keeps_shared_trainings_together(parts, benc
         assert max(loads) < 1.2 * min(loads)
 
 
+def none_done(recipe, seed) -> int:
+    return 0
+
+
 def test_shares_take_as_long_though_their_sets_differ_in_size(bench):
     """A set of ten times the images is trained beside nothing else."""
     large = {**RESULT, "ratio": 10.0, "counts": [500, 500]}
     config = replace(bench.recipes[0].config, data="digits-lt:10")
     sizes = [replace(bench.recipes[0], config=config), bench.recipes[0], bench.recipes[0]]
     work = [(recipe, seed) for seed, recipe in enumerate(sizes)]
-    assert split_work(work, 2, [RESULT, large]) == [work[:1], work[1:]]
-    assert split_work(work, 2, []) == [[work[0], work[2]], [work[1]]]  # no price: epochs count
+    assert split_work(work, 2, [], [RESULT, large], none_done) == [work[:1], work[1:]]
+    by_epochs = split_work(work, 2, [], [], none_done)  # without a price
+    assert by_epochs == [[work[0], work[2]], [work[1]]]
+
+
+def test_what_is_trained_already_weighs_nothing(bench):
+    """The second stage of cRT is a tenth of its baseline, which is done."""
+    crt, other, bbn = (bench.select(1, (f"{n}.yaml",))[0] for n in ("crt", "baseline", "bbn"))
+    first = bench.select(1, ("baseline+bias.yaml",))
+    fresh = split_work([crt, other, bbn], 2, [], [RESULT], none_done)
+    assert fresh == [[bbn], [crt, other]]  # 2 against 1.1 + 1 baselines
+    trained = split_work([crt, other, crt], 2, first, [RESULT], none_done)
+    assert trained == [[other], [crt, crt]]
 
 
 def test_trainings_interrupted_together_go_on_in_one_share(bench):
     work = bench.select(2, ("baseline.yaml", "bbn", "subset-2"))
 
-    def split(done: dict[tuple[str, int], int]) -> list[set[tuple[str, int]]]:
-        shares = split_work(
-            work, 2, [RESULT], lambda recipe, seed: done.get((recipe.name, seed), 0)
-        )
+    def split(done: dict[tuple[str, int], int], parts: int = 2) -> list[set[tuple[str, int]]]:
+        def count(recipe, seed) -> int:
+            return done.get((recipe.name, seed), 0)
+
+        shares = split_work(work, parts, [], [RESULT], count)
         return [{(recipe.name, seed) for recipe, seed in share} for share in shares]
 
     together = {("baseline", 0), ("bbn", 0), ("bbn", 1)}
     first, second = split({**dict.fromkeys(together, 3), ("baseline", 1): 5})
     assert together in (first, second) and len(first | second) == 6
-    everywhere = split({(recipe.name, seed): 3 for recipe, seed in work})
-    assert [len(share) for share in everywhere] == [3, 3]  # each process has its part again
+    everywhere = {(recipe.name, seed): 3 for recipe, seed in work}
+    assert [len(share) for share in split(everywhere)] == [3, 3]  # each process has its part again
+    assert len(split(everywhere, 4)) == 4
+    evaluated = dict.fromkeys(everywhere, 30)  # all that is left of them is the evaluation
+    assert sorted(len(share) for share in split(evaluated, 4)) == [1, 1, 2, 2]
 
 
 def test_a_training_that_is_nearly_done_weighs_little(bench):
+    """BBN, the longest, is alone unless its last epoch is all that is left of it."""
     work = bench.select(1, ("baseline.yaml", "bbn", "subset-2"))
-    epochs = bench.recipes[0].config.train.epochs
-    shares = split_work(work, 2, [RESULT], lambda r, _: epochs - 1 if r.name == "bbn" else 0)
-    assert sorted(len(share) for share in shares) == [1, 2]
+    for epochs, alone in ((0, True), (59, False)):
+        shares = split_work(
+            work, 2, [], [RESULT], lambda r, _, n=epochs: n if r.name == "bbn" else 0
+        )
+        assert any([r.name for r, _ in share] == ["bbn"] for share in shares) is alone
+
+
+def test_a_damaged_checkpoint_does_not_stop_the_others(bench, monkeypatch):
+    def fail(run):
+        raise DamageError("damaged")
+
+    monkeypatch.setattr(Run, "load_checkpoint", fail)
+    assert len(bench.split_work(bench.missing(None), 3)) == 3
+
+
+def test_one_process_works_in_the_order_of_the_recipes(bench):
+    work = bench.missing(None)
+    assert bench.split_work(work, 1) == [work] and bench.split_work([], 1) == []
 
 
 def test_trainings_that_differ_in_an_option_are_spread_over_shares(bench, tmp_path):
@@ -138,7 +175,7 @@ def test_trainings_that_differ_in_an_option_are_spread_over_shares(bench, tmp_pa
         (folder / f"class-balanced+{beta}.yaml").write_text(text)
     places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
     work = select_recipes(ClassifierBench.open("tuning", **places).recipes, 1, ())
-    assert [len(share) for share in split_work(work, 4, ())] == [1, 1, 1, 1]
+    assert [len(share) for share in split_work(work, 4, [], [], none_done)] == [1, 1, 1, 1]
 
 
 def test_minutes_limit_a_command_and_at_least_one_training_is_run(bench):
@@ -182,7 +219,7 @@ def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_pa
         assert [(recipe.name, seed) for recipe, seed in some] == [(name, 0) for name in names]
 
 
-def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
+def test_the_command_takes_minutes_and_refuses_what_cannot_be(bench, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["toy", "--dry-run", "--minutes", "0.6", "--only", "baseline.yaml"])
     assert "1 run to do, of 2 that are missing, about 30 s" in capsys.readouterr().out
