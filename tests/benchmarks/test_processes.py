@@ -75,6 +75,14 @@ def fork(monkeypatch):
 beside_threads = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
+@pytest.fixture(autouse=True)
+def hear_ctrl_c():
+    """Let Ctrl-C interrupt, which a shell's background jobs ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def run_two(places: Path) -> None:
     bench = ClassifierBench("toy", (), places / "results/toy", places / "runs/toy")
     processes.run_in_processes(bench, [[], []], None, MachineConfig(device="cpu"))
