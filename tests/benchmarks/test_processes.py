@@ -94,17 +94,17 @@ def test_a_failure_does_not_stop_the_others(tmp_path, fork, capsys):
         if "0" in log.name:
             log.write_text("longtail: the disk is full\nlongtail cannot write\n")
             sys.exit(2)
-        while not told.is_set():
+        while not seen.is_set():
             time.sleep(0.01)
         log.write_text("done")
 
     def read_failure(running, *rest):
         found = wait(running, *rest)
         if len(running) == 1:  # the failure was seen, and the other goes on
-            told.set()
+            seen.set()
         return found
 
-    told, wait = get_context("fork").Event(), processes.connection.wait
+    seen, wait = get_context("fork").Event(), processes.connection.wait
     fork(work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes.connection, "wait", read_failure)
@@ -124,12 +124,14 @@ def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
         sys.exit(143)
 
     def interrupt(running, *rest):
-        if all(log.exists() and log.read_text() == "trains" for log in logs):
+        if not sent and all(log.exists() and log.read_text() == "trains" for log in logs):
+            sent.append(number)
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), signal.SIGTERM)  # as timeout does; only Ctrl-C insists
         return wait(running, 0.01)
 
     logs, wait = [tmp_path / f"runs/toy/process-{rank}.log" for rank in range(2)], connection.wait
+    sent: list[int] = []  # a second Ctrl-C would kill them
     fork(work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes.connection, "wait", interrupt)
