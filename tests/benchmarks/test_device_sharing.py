@@ -121,11 +121,10 @@ def test_the_table_in_the_docs_is_the_measured_one():
 def count_cifar_images() -> tuple[dict[int, float], float]:
     """Count the images of all CIFAR evidence by batch size; return its price in seconds, too."""
     places = {"recipes": ROOT / "recipes", "results": ROOT / "results", "runs": ROOT / "none"}
+    known = pricing.read_gpu_results(ROOT / "results")
     counts, price = {128: 0.0, 256: 0.0}, 0.0
     suffixes = ("", "-published", "-published-tuning", "-subsets")
     for bench in (ClassifierBench.open(f"cifar-lt{suffix}", **places) for suffix in suffixes):
-        known = [result for recipe in bench.recipes for result in bench.read_results(recipe)]
-        known = known or pricing.read_gpu_results(ROOT / "results")
         rows = bench.select(None, ())
         images = {
             training: epochs * pricing.count_images(recipe.config, known)
