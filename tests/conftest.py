@@ -4,9 +4,11 @@ import copy
 import functools
 import gc
 import inspect
+import multiprocessing
 import os
 import random
 import sys
+import warnings
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -144,6 +146,16 @@ def pytest_fixture_setup() -> None:
 def pytest_runtest_call() -> None:
     """A test draws the same numbers whatever ran before it."""
     seed()
+
+
+@pytest.fixture
+def forking(monkeypatch):
+    """Processes start as copies of this one: they import nothing, which takes seconds."""
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # beside other threads
+        yield
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from helpers import PHOTOS, photos
 from longtail import methods
 from longtail.cli.parser import COMMANDS, main, parse
 from longtail.core.errors import UserError
+from longtail.data.formats import letters
 from longtail.nn import weights
 from longtail.runs import own_recipe
 
@@ -43,8 +44,15 @@ def own_photos(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(own_recipe, "CPU_STEPS", 8)
 
 
+@pytest.fixture
+def few_letters(monkeypatch) -> None:
+    """A shorter text for letters-lt, which pages train on."""
+    monkeypatch.setattr(letters, "LETTERS_READ", 1000)
+    monkeypatch.setattr(letters, "TEST_EACH", 5)
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_python_blocks_run(page, tmp_path, monkeypatch, own_photos):
+def test_python_blocks_run(page, tmp_path, monkeypatch, own_photos, few_letters):
     monkeypatch.chdir(tmp_path)
     exec(compile(blocks(page), str(page), "exec"), {})
 

@@ -22,11 +22,12 @@ ROOT = Path(__file__).parents[2]
 DIGITS = Config.preset("digits-lt").with_options(method="deconfound", device="cpu", replicas=2)
 
 
-def test_rates_of_processes_add_up_and_are_written(tmp_path):
+def test_rates_of_processes_add_up_and_are_written(tmp_path, forking, monkeypatch):
+    monkeypatch.setattr(sharing, "_prepare", lambda config, data: lambda seconds: 7.5)
     out = tmp_path / "sharing.json"
-    found = sharing.bench_sharing(DIGITS, out, processes=(1, 2), batches=(32,), seconds=0.05)
-    assert [(s.processes, s.batch_size, s.replicas) for s in found] == [(1, 32, 2), (2, 32, 2)]
-    assert all(s.images_per_second > 0 for s in found)
+    found = sharing.bench_sharing(DIGITS, out, processes=(1, 2), batches=(32,))
+    expected = [sharing.SharedSpeed(1, 32, 2, 7.5), sharing.SharedSpeed(2, 32, 2, 15.0)]
+    assert found == expected
     stored = json.loads(out.read_text())
     assert stored["speeds"] == [round_floats(asdict(s)) for s in found]
     assert stored["method"] == "deconfound" and not stored["compile"]
@@ -66,8 +67,9 @@ def test_a_process_takes_part_in_its_rounds_only():
     counts: dict[int, SimpleQueue] = {0: SimpleQueue(), 1: SimpleQueue()}
     for rank, queue in counts.items():
         sharing._work(rank, DIGITS, rounds, 0.01, threading.Barrier(1), queue)
-    assert [counts[0].get()[0], counts[0].get()[0]] == rounds
-    assert counts[1].get()[0] == rounds[1]
+    found = [counts[rank].get() for rank in (0, 0, 1)]
+    assert [measured for measured, _ in found] == [*rounds, rounds[1]]
+    assert all(rate > 0 for _, rate in found)
     assert counts[0].empty() and counts[1].empty()
 
 
@@ -78,7 +80,7 @@ def test_a_process_ends_quietly_when_another_has_failed():
     assert reports.empty()
 
 
-def test_a_failure_is_an_error_of_the_benchmark(tmp_path, capfd):
+def test_a_failure_is_an_error_of_the_benchmark(tmp_path, capfd, forking):
     config, out = DIGITS.with_options(backbone="resnet31"), tmp_path / "out.json"
     with pytest.raises(UserError, match="process 0 of 1 ended with exit code 1"):
         sharing.bench_sharing(config, out, processes=(1,), batches=(32,))

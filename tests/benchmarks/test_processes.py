@@ -66,13 +66,9 @@ def test_one_process_is_this_one(recipes, monkeypatch, capsys):
 
 
 @pytest.fixture
-def fork(monkeypatch):
-    """Start processes that import nothing, with a function of the test in place of their work."""
-    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda _: get_context("fork"))
+def fork(forking, monkeypatch):
+    """Start copies of this process, with a function of the test in place of their work."""
     return lambda work: monkeypatch.setattr(processes, "_work", work)
-
-
-beside_threads = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +84,6 @@ def run_two(places: Path) -> None:
     processes.run_in_processes(bench, [[], []], None, MachineConfig(device="cpu"))
 
 
-@beside_threads
 def test_a_failure_does_not_stop_the_others(tmp_path, fork, capsys):
     def work(bench, share, root, machine, shards, log, stopping):
         if "0" in log.name:
@@ -114,7 +109,6 @@ def test_a_failure_does_not_stop_the_others(tmp_path, fork, capsys):
     assert "the disk is full" in capsys.readouterr().out
 
 
-@beside_threads
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
     def work(bench, share, root, machine, shards, log, stopping):
@@ -142,7 +136,6 @@ def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
     assert "each process saves its epoch and ends" in shown and "failed" not in shown
 
 
-@beside_threads
 def test_a_second_ctrl_c_kills_the_processes(tmp_path, fork):
     def work(bench, share, root, machine, shards, log, stopping):
         log.write_text("trains")
@@ -188,7 +181,6 @@ def test_a_process_that_is_asked_or_left_alone_gets_one_sigterm(asked, monkeypat
     assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
-@beside_threads
 def test_a_killed_process_is_named(tmp_path, fork, capsys):
     def work(bench, share, root, machine, shards, log, stopping):
         log.write_text("1/30  loss 2.0\n")
