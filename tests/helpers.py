@@ -9,11 +9,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,25 +137,33 @@ def on_two_ranks(work: Callable[..., Result], *args: Any, store: Path) -> Result
     """What `work(*args)` gives here, as the first rank; another process is the second.
 
     Args:
-        work: a function of a module's top level, which the other process imports.
+        work: a function of a module's top level.
         args: can be pickled.
         store: a file that does not exist yet, at which the ranks meet.
     """
-    other = second_process().submit(_as_rank, 1, store, work, *args)
-    try:
+    with second_process() as process:
+        other = process.submit(_as_rank, 1, store, work, *args)
         result = _as_rank(0, store, work, *args)
         other.result(HANGS)
-    except BaseException:
-        second_process().shutdown(wait=False, cancel_futures=True)
-        second_process.cache_clear()
-        raise
     return result
 
 
-@cache
-def second_process() -> ProcessPoolExecutor:
-    """Another process, which test after test shares: importing torch takes seconds."""
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+@contextmanager
+def second_process() -> Iterator[Executor]:
+    """Another process: a copy of this one, since importing torch takes seconds.
+
+    Where CUDA is in use, a copy could not compute gradients, so it imports all anew.
+    """
+    context = get_context("spawn" if torch.cuda.is_initialized() else "fork")
+    process = ProcessPoolExecutor(1, mp_context=context)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of other threads, which it never uses
+            process.submit(int).result(HANGS)
+        yield process
+    except BaseException:
+        process.shutdown(wait=False, cancel_futures=True)
+        raise
+    process.shutdown()
 
 
 def _as_rank(rank: int, store: Path, work: Callable[..., Result], *args: Any) -> Result:

@@ -122,7 +122,8 @@ class Rival:
     def epoch(self, record):
         if record["epoch"] == 0:
             words = [*TRAIN, "--out", str(self.out), "--resume"]
-            self.output = second_process().submit(refused, *words).result(HANGS)
+            with second_process() as process:
+                self.output = process.submit(refused, *words).result(HANGS)
             assert len(Run(self.out).metrics) == 1  # to read is free
 
 
