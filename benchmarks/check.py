@@ -1,7 +1,7 @@
 """Check the evidence: each result file has a commit, each table one version, each figure a file.
 
 What is known to be missing is listed in RESULTS/known-faults.yaml with the reason. A listed fault
-that is gone must leave the list, so that the list only shrinks.
+that is gone must leave the list, which never grows.
 """
 
 import json

@@ -62,7 +62,7 @@ def compare_recipes(bench: "ClassifierBench") -> str:
         ]
         row = [recipe.config.data, recipe.config.method, *cells]
         lines.append([*row, f"{recipe.paper:.1f}", apart])
-    header = ["data", "method", f"recipe of {name} (seeds)", "its own recipe (seeds)"]
+    header = ["data", "method", f"recipe of {name} (seeds)", "published recipe (seeds)"]
     table = tables.markdown([*header, "paper", "better - paper"], lines)
     return f"Overall accuracy under both recipes; De-confound has only one:\n\n{table}\n"
 

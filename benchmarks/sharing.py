@@ -31,7 +31,7 @@ from longtail.training.launch import launch
 
 PROCESSES = (1, 2, 4)
 BATCHES = (128, 256)
-"""The batch of the rivals' own recipes, and ours."""
+"""The batch of the rivals' published recipes, and ours."""
 PATIENCE = 600.0
 """Seconds that the slowest process may take to compile and capture."""
 STEPS = 4

@@ -150,9 +150,9 @@ def pytest_runtest_call() -> None:
 
 @pytest.fixture
 def forking(monkeypatch):
-    """Processes start as copies of this one: they import nothing, which takes seconds."""
+    """Start processes by fork: a spawned one takes seconds to import torch."""
     fork = multiprocessing.get_context("fork")
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: fork)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # beside other threads
         yield
