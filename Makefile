@@ -8,8 +8,12 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/longtail demo
 
+# Tests write many small files, which takes a fifth less time in memory, if 4 GB of it are free.
+MEMORY := $(shell df -k /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 4000000 { print "/dev/shm" }')
+
 test: .venv/installed check chromium
-	$(BIN)/python -m pytest --ignore tests/integrations --ignore tests/detection/test_lvis_api.py
+	@folder=$$(mktemp -d $(or $(MEMORY),/tmp)/longtail-XXXXXX) && trap 'rm -rf "$$folder"' EXIT INT TERM && \
+	TMPDIR=$$folder $(BIN)/python -m pytest --ignore tests/integrations --ignore tests/detection/test_lvis_api.py
 
 # The scripts of docs/integrations, run with the real libraries, and our AP against LVIS's own API.
 integrations: .venv/installed

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -254,15 +255,20 @@ def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
             os.kill(worker, signal.SIGKILL)
 
 
-def in_little_shared_memory(kilobytes: int, script: str, *words: str) -> str:
-    """The last line that `script` writes to stderr with so much shared memory; it must end."""
+def in_little_shared_memory(kilobytes: int, script: str, *folders: Path) -> str:
+    """The last line that `script` writes to stderr with so much shared memory; it must end.
+
+    Its arguments are copies of `folders`, which may lie in the /dev/shm that it does not see.
+    """
     mount = f"mount -t tmpfs -o size={kilobytes}k tmpfs /dev/shm"
     alone = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     probe = [*alone, mount]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("this system lets no user mount a /dev/shm of their own")
-    run = [*alone, f'{mount} && exec "$0" "$@"', sys.executable, "-c", script, *words]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=HANGS)
+    with TemporaryDirectory(dir="/var/tmp") as place:
+        words = [shutil.copytree(folder, Path(place, folder.name)) for folder in folders]
+        run = [*alone, f'{mount} && exec "$0" "$@"', sys.executable, "-c", script, *words]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=HANGS)
     return done.stderr.strip().splitlines()[-1]
 
 

@@ -70,7 +70,7 @@ list(feeds.StreamedFeed(prepared, torch.device("cpu"), 1).read([[0, 1, 2, 3, 4, 
 
 
 def test_workers_without_shared_memory_raise_an_error(place, data):
-    said = in_little_shared_memory(64, STREAM, str(place))
+    said = in_little_shared_memory(64, STREAM, place)
     assert "WorkerLost: a worker found no room in shared memory: give the container more" in said
     assert "--workers; 0 decodes without any" in said
     assert small_config(place, workers=0).machine.workers == 0
