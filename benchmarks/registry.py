@@ -53,7 +53,7 @@ def check_options(command: "BenchCommand") -> None:
         raise UserError(f"--processes {command.processes}: must be at least 1")
     if command.processes > 1 and command.machine.devices * command.machine.nodes > 1:
         raise UserError("--processes is for one device: leave --devices and --nodes out")
-    if command.minutes is not None and command.minutes <= 0:
+    if command.minutes is not None and not command.minutes > 0:  # nan is not, either
         raise UserError(f"--minutes {command.minutes:g}: must be above 0")
 
 

@@ -228,6 +228,7 @@ def test_the_command_takes_minutes_and_refuses_what_cannot_be(bench, tmp_path, c
         (["--processes", "0"], "--processes 0: must be at least 1"),
         (["--processes", "2", "--devices", "2"], "--processes is for one device: leave --devices"),
         (["--minutes", "0"], "--minutes 0: must be above 0"),
+        (["--minutes", "nan"], "--minutes nan: must be above 0"),
     ):
         with pytest.raises(SystemExit):
             main(["toy", "--dry-run", *words])

@@ -197,9 +197,14 @@ def test_a_killed_process_is_named(tmp_path, fork, capsys):
 def test_two_commands_do_not_share_the_folder_of_runs(tmp_path):
     with hold_lock(tmp_path / "runs/toy"), pytest.raises(UserError, match="is being written by"):
         run_two(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file/runs/toy cannot be created: .* Pass another --runs"):
-        run_two(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["runs", "results"])
+def test_a_folder_that_cannot_be_made_is_named_before_any_process_starts(tmp_path, name, fork):
+    (tmp_path / name).write_text("")
+    fork(None)
+    with pytest.raises(UserError, match=f"{name}/toy cannot be created: .* Pass another --{name}"):
+        run_two(tmp_path)
 
 
 def test_data_that_is_missing_is_one_error_before_any_process_starts(recipes, capsys):
