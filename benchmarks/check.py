@@ -18,7 +18,7 @@ from benchmarks.result_files import ask_git, is_shallow, read_version
 from longtail.core.errors import UserError
 
 KNOWN = "known-faults.yaml"
-MOST_KNOWN = 17
+MOST_KNOWN = 14
 """Known faults at most; lower it as they go, and never raise it."""
 FIGURE = re.compile(r"(?<![\w.:^,])\d{1,3}\.\d(?: ± \d{1,3}\.\d)?(?![\w.]*\d)")
 """An accuracy, or any other number with one decimal, and its deviation if it has one."""
