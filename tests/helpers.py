@@ -1,5 +1,6 @@
 """Tiny data and runs that tests share."""
 
+import math
 import os
 import re
 import shutil
@@ -8,13 +9,14 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean, variance
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from unittest import mock
@@ -106,6 +108,12 @@ def photos(folder: Path, val: tuple[int, ...] = ()) -> None:
 
 def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def count_errors(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    """Return by how many standard errors the mean of `theirs` is above that of `ours`."""
+    error = math.sqrt(variance(theirs) / len(theirs) + variance(ours) / len(ours))
+    return (mean(theirs) - mean(ours)) / error
 
 
 def numbers_in(text: str) -> set[str]:

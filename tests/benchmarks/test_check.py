@@ -30,6 +30,7 @@ def evidence(tmp_path, monkeypatch):
         path = results / f"toy/a-s{seed}.json"
         path.write_text(json.dumps({"git": "abcdef0", "overall": overall, "per_class": [99.9]}))
     monkeypatch.setattr(pages, "WRITERS", {"toy": write_toy})
+    monkeypatch.setattr(check, "WITHOUT_SOURCE", {})
     write_toy(results)
     (tmp_path / "recipes/paper/toy.yaml").write_text(RECIPE)
     (tmp_path / "README.md").write_text(
