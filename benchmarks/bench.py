@@ -5,7 +5,7 @@ writes that file as soon as the run ends, so that it can be stopped and resumed 
 """
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import replace_atomically
 from longtail.core.manifest import DamageError
+from longtail.core.names import count_noun
 from longtail.core.options import convert
 from longtail.data.base import Data
 from longtail.evaluation import tables
@@ -259,6 +260,16 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         facts = self._list_trained(wanted), self._find_known(wanted)
         saved = {(r.path, seed): self._count_saved_epochs(r, seed) for r, seed in wanted}
         return pricing.split_work(wanted, parts, *facts, lambda r, seed: saved[r.path, seed])
+
+    def describe_shares(
+        self, shares: Sequence[Sequence[tuple[ClassifierRecipe, int]]]
+    ) -> Iterator[str]:
+        """Describe the share of each process; they take the time of all the work, side by side."""
+        prices = [self.expected_seconds(share) for share in shares]
+        whole = sum(price or 0.0 for price in prices)
+        for rank, (share, price) in enumerate(zip(shares, prices, strict=True)):
+            part = f", {price / whole:.0%} of the work" if price and None not in prices else ""
+            yield f"process {rank}: {count_noun(len(share), 'run')}{part}"
 
     def _count_saved_epochs(self, recipe: ClassifierRecipe, seed: int) -> int:
         """Count the epochs of an interrupted run, by its checkpoint."""

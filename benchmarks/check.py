@@ -16,6 +16,7 @@ import yaml
 from benchmarks.pages import make_page
 from benchmarks.result_files import ask_git, is_shallow, read_version
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 
 KNOWN = "known-faults.yaml"
 MOST_KNOWN = 14
@@ -55,6 +56,20 @@ Faults = dict[str, str]
 """What is wrong, by the file that it is wrong with."""
 
 
+def check_checkout(results: Path) -> None:
+    """Raise if `results` is not that of a checkout with its history."""
+    if not (results.is_dir() and (results.parent / "README.md").is_file()):
+        raise UserError(
+            f"{results} is not the folder of results of a checkout: run this in a checkout of "
+            "longtail, or pass its --results"
+        )
+    if ask_git(results, "rev-parse", "HEAD") is None:
+        raise UserError(
+            f"check asks git which code made a result, and {results} is not in a clone: clone the "
+            "repository"
+        )
+
+
 def check_evidence(root: Path, recipes: Path, results: Path) -> int:
     """Return the number of known faults.
 
@@ -73,13 +88,13 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
     gone = [name for name in known if name not in found and not is_shallow(results)]
     if new:
         raise UserError(
-            f"{len(new)} faults in the evidence. Run these benchmarks again, or correct the page:\n"
-            + "\n".join(new)
+            f"{count_noun(len(new), 'fault')} in the evidence. Run these benchmarks again, or "
+            "correct the page:\n" + "\n".join(new)
         )
     if gone:
         raise UserError(
-            f"{len(gone)} faults of {results / KNOWN} are gone: delete these lines, and lower "
-            f"MOST_KNOWN by {len(gone)}:\n" + "\n".join(gone)
+            f"{results / KNOWN} lists {count_noun(len(gone), 'fault')} that the evidence has no "
+            f"more: delete these lines, and lower MOST_KNOWN by {len(gone)}:\n" + "\n".join(gone)
         )
     return len(known)
 

@@ -119,9 +119,8 @@ class BenchCommand:
         work = f"{count_noun(len(wanted), 'run')} to do{part}"
         print(recipe_bench.describe_work(work, wanted))
         shares = recipe_bench.split_work(wanted, self.processes)
-        for rank, share in enumerate(shares if len(shares) > 1 else ()):
-            runs = count_noun(len(share), "run")
-            print(recipe_bench.describe_work(f"process {rank}: {runs}", share))
+        for line in recipe_bench.describe_shares(shares) if len(shares) > 1 else ():
+            print(line)
         if self.dry_run:
             return
         if wanted:

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.recipes import result_path
+from benchmarks.recipes import result_path, select_recipes
 from benchmarks.result_files import read_all, write_json, write_page
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
@@ -47,9 +47,8 @@ def cells(
     """Recipes of `METHODS` whose path contains a word of `only`, each with its seeds."""
     return [
         (recipe, seed)
-        for recipe in bench.recipes
-        if recipe.config.method in METHODS and any(word in str(recipe.path) for word in only)
-        for seed in range(seeds)
+        for recipe, seed in select_recipes(bench.recipes, seeds, only)
+        if recipe.config.method in METHODS
     ]
 
 

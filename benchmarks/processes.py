@@ -97,17 +97,8 @@ def run_in_processes(
 
 @contextmanager
 def _hold_runs(bench: ClassifierBench) -> Iterator[None]:
-    """Keep other commands out of the folder of the runs, and delete the logs of earlier ones.
-
-    The folder of the results is made here, too: after hours of training it would be late.
-    """
-    for folder, flag in ((bench.runs, "--runs"), (bench.results, "--results")):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{folder} cannot be created: {error.strerror or error}. Pass another {flag}"
-            ) from error
+    """Keep other commands out of the folder of the runs, and delete the logs of earlier ones."""
+    bench.runs.mkdir(parents=True, exist_ok=True)
     with hold_lock(bench.runs):
         for log in bench.runs.glob("process-*.log"):
             log.unlink()

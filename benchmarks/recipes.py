@@ -1,6 +1,7 @@
 """Recipe files, the choice of recipes and seeds to run, and the results that exist already."""
 
 import json
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,13 +78,31 @@ def read_recipe(
 def select_recipes(
     recipes: Iterable[R], seeds: int | None, only: Sequence[str]
 ) -> list[tuple[R, int]]:
-    """Select recipes whose path contains a word of `only`, by default all, with their seeds."""
-    recipes = list(recipes)
-    chosen = [r for r in recipes if not only or any(word in str(r.path) for word in only)]
-    if not chosen:
-        paths = "\n".join(str(recipe.path) for recipe in recipes)
-        raise UserError(f"no recipe has {' or '.join(only)} in its path. The recipes are:\n{paths}")
+    """Select recipes whose path contains a word of `only`, by default all, with their seeds.
+
+    Data sets may have the names that tables show, such as cifar100-lt:50.
+
+    Raises:
+        UserError: if no path contains one of the words, which is a typing error.
+    """
+    recipes, words = list(recipes), [word.replace(":", "-") for word in only]
+    for word in words:
+        if not any(word in str(recipe.path) for recipe in recipes):
+            folders = "\n".join(sorted({str(recipe.path.parent) for recipe in recipes}))
+            raise UserError(
+                f"--only {word}: no recipe has it in its path. The recipes are in:\n{folders}"
+            )
+    chosen = [r for r in recipes if not words or any(word in str(r.path) for word in words)]
     return [(recipe, seed) for recipe in chosen for seed in range(seeds or recipe.seeds)]
+
+
+def check_writable(folder: Path, flag: str) -> None:
+    """Raise if `folder` cannot be made or written: after hours of training it would be late."""
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{folder} cannot be written: {nearest} is a file. Pass another {flag}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} cannot be written: {nearest} is read-only. Pass another {flag}")
 
 
 def result_path(results: Path, recipe: AnyRecipe, seed: int) -> Path:
@@ -142,7 +161,12 @@ class RecipeBench(ABC, Generic[R]):
         return replace(self, version=version, runs=runs)
 
     def prepare_runs(self) -> None:
-        """Before running again, refuse uncommitted changes; delete finished runs of other code."""
+        """Before running, refuse folders that cannot be written.
+
+        Before running again, refuse uncommitted changes; delete finished runs of other code.
+        """
+        check_writable(self.results, "--results")
+        check_writable(self.runs, "--runs")
         if self.version is None:
             return
         if (commit() or "-dirty").endswith("-dirty"):

@@ -117,7 +117,7 @@ def _compactness(command: "BenchCommand") -> None:
     )
     recipe_bench = recipe_bench.again() if command.again else recipe_bench
     cells = compactness.cells(recipe_bench, command.only or compactness.ONLY, command.seeds or 1)
-    for recipe, seed in cells:
+    for recipe, seed in compactness.select_missing(recipe_bench, cells):
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
     print(compactness.describe_work(recipe_bench, cells))
     if command.dry_run:
@@ -328,22 +328,28 @@ def _sampler(command: "BenchCommand") -> None:
 
 def _check(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks.check import KNOWN, check_evidence
+    from benchmarks.check import KNOWN, check_checkout, check_evidence
+    from benchmarks.result_files import is_shallow
     from longtail.core.names import count_noun
 
+    check_checkout(command.results)
     known = check_evidence(command.results.parent, command.recipes, command.results)
-    faults = count_noun(known, "known fault")
+    faults = f"but for {count_noun(known, 'known fault')}, listed in {command.results / KNOWN}"
+    if is_shallow(command.results):
+        print(
+            f"each figure has a file, {faults}. Not checked, because this clone is shallow: "
+            "commits and versions (git fetch --unshallow)"
+        )
+        return
     print(
         "each result file has a clean commit, each table one version, and each figure a file, "
-        f"but for {faults}, listed in {command.results / KNOWN}"
+        f"{faults}"
     )
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
-        raise UserError(
-            f"{command.name} runs for some minutes and has nothing to list: leave --dry-run out"
-        )
+        raise UserError(f"{command.name} has nothing to list before it runs: leave --dry-run out")
 
 
 def _detection(command: "BenchCommand") -> None:

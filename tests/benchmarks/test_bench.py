@@ -1,6 +1,7 @@
 """A benchmark runs what is missing, keeps each result, and makes its table from the files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks import paper_tables
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main as bench_command
+from benchmarks.recipes import select_recipes
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.kinds import has_validation
@@ -252,8 +254,35 @@ def test_two_recipes_for_one_result_are_refused(bench, tmp_path):
 
 
 def test_words_that_no_recipe_has_are_refused(bench):
-    with pytest.raises(UserError, match="no recipe has nonsense in its path. The recipes are:"):
-        bench.missing(1, ["nonsense"])
+    message = "--only nonsense: no recipe has it in its path. The recipes are in:\n.*toy/digits$"
+    with pytest.raises(UserError, match=message):
+        bench.missing(1, ["deconfound", "nonsense"])
+
+
+def test_words_may_name_data_as_tables_do(bench):
+    folder = bench.recipes[0].path.parents[1]
+    other = replace(bench.recipes[0], path=folder / "digits-lt-20" / bench.recipes[0].path.name)
+    found = select_recipes([*bench.recipes, other], 1, ["digits-lt:20"])
+    assert [recipe.path for recipe, _ in found] == [other.path]
+
+
+@pytest.mark.parametrize("name", ["runs", "results"])
+def test_folders_that_cannot_be_written_are_refused_before_anything_runs(tmp_path, name):
+    places = {each: tmp_path / each / "toy" for each in ("results", "runs")}
+    bench = ClassifierBench("toy", (), **places)
+    bench.prepare_runs()
+    assert not any(place.exists() for place in places.values())
+    (tmp_path / name).write_text("")
+    message = f"{name}/toy cannot be written: .*{name} is a file. Pass another --{name}"
+    with pytest.raises(UserError, match=message):
+        bench.prepare_runs()
+
+
+def test_a_read_only_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.recipes.os.access", lambda path, mode: path != tmp_path)
+    message = f"results/toy cannot be written: {tmp_path} is read-only. Pass another --results"
+    with pytest.raises(UserError, match=message):
+        ClassifierBench("toy", (), tmp_path / "results/toy", tmp_path / "runs/toy").prepare_runs()
 
 
 @pytest.mark.parametrize(

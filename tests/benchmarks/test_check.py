@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from benchmarks import check, pages
+from benchmarks import check, pages, result_files
+from benchmarks.command import main
 from longtail.core.errors import UserError
 
 RECIPE = "# Toy; paper: 51.5\ndata: digits-lt:20\nmethod: baseline\nbackbone: conv4\n"
@@ -194,11 +195,34 @@ def test_the_list_of_known_faults_only_shrinks(evidence, monkeypatch):
     known.write_text("results/toy/a-s1.json: to run again\nresults/toy.md: as well\n")
     assert run(evidence) == 2
     change(evidence / "results/toy/a-s1.json", git="abcdef0")
-    with pytest.raises(UserError, match=r"2 faults of .* are gone: delete these lines"):
+    with pytest.raises(UserError, match="lists 2 faults that the evidence has no more: delete"):
         run(evidence)
     monkeypatch.setattr(check, "MOST_KNOWN", 1)
     with pytest.raises(UserError, match="lists 2 faults, and 1 are allowed"):
         run(evidence)
+
+
+def test_only_a_checkout_with_its_history_is_checked(tmp_path, evidence, capsys):
+    for place, message in (
+        (tmp_path / "none", "none is not the folder of results of a checkout"),
+        (evidence / "results/toy", "toy is not the folder of results of a checkout"),
+        (evidence / "results", "results is not in a clone: clone the repository"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["check", "--results", str(place), "--recipes", str(evidence / "recipes")])
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_a_shallow_clone_does_not_claim_to_know_commits(shallow, evidence, monkeypatch, capsys):
+    monkeypatch.setattr(check, "check_checkout", lambda results: None)
+    monkeypatch.setattr(result_files, "is_shallow", lambda results: shallow)
+    monkeypatch.setattr(check, "check_evidence", lambda *places: 3)
+    main(["check", "--results", str(evidence / "results")])
+    out = capsys.readouterr().out
+    assert "but for 3 known faults" in out
+    assert ("Not checked, because this clone is shallow" in out) is shallow
+    assert ("each result file has a clean commit" in out) is not shallow
 
 
 def test_a_page_is_what_its_benchmark_writes(evidence):

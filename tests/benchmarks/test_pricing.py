@@ -97,6 +97,10 @@ def test_shares_are_a_partition_that_keeps_shared_trainings_together(parts, benc
     if parts == 2:
         loads = [bench.expected_seconds(share) for share in shares]
         assert max(loads) < 1.2 * min(loads)
+        assert list(bench.describe_shares(shares)) == [
+            f"process {rank}: {len(share)} runs, {100 * load / sum(loads):.0f}% of the work"
+            for rank, (share, load) in enumerate(zip(shares, loads, strict=True))
+        ]
 
 
 def none_done(recipe, seed) -> int:
