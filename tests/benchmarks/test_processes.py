@@ -157,7 +157,8 @@ def test_a_second_ctrl_c_kills_the_processes(tmp_path, fork):
 
 def test_ctrl_c_waits_while_processes_start():
     with pytest.raises(KeyboardInterrupt), block_interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
+        # to this thread: any other thread of pytest could take a signal to the process at once
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         blocked = subprocess.run([sys.executable, "-c", BLOCKED], check=True, capture_output=True)
         assert blocked.stdout == b"True\n"
 
