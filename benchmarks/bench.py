@@ -264,7 +264,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def describe_shares(
         self, shares: Sequence[Sequence[tuple[ClassifierRecipe, int]]]
     ) -> Iterator[str]:
-        """Describe the share of each process; they take the time of all the work, side by side."""
+        """Describe the share of each process; side by side they take as long as all the work."""
         prices = [self.expected_seconds(share) for share in shares]
         whole = sum(price or 0.0 for price in prices)
         for rank, (share, price) in enumerate(zip(shares, prices, strict=True)):

@@ -30,7 +30,7 @@ CURVES = ".metrics.jsonl"
 BLOCK = re.compile(r"```.*?```", re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 WITHOUT_SOURCE = {
-    "README.md": "29.8 ± 0.3, 11.7",  # means that a test has
+    "README.md": "29.8 ± 0.3, 11.7",  # means that a test computes
     "docs/audit.md": "0.6, 1.5",  # settings
     "docs/data.md": "1.0, 1.5",  # examples of labels
     "docs/detection.md": "3.5",  # a setting of the drawn set
@@ -93,8 +93,9 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
         )
     if gone:
         raise UserError(
-            f"{results / KNOWN} lists {count_noun(len(gone), 'fault')} that the evidence has no "
-            f"more: delete these lines, and lower MOST_KNOWN by {len(gone)}:\n" + "\n".join(gone)
+            f"{results / KNOWN} lists "
+            f"{count_noun(len(gone), 'fault that is gone', 'faults that are gone')}: delete these "
+            f"lines, and lower MOST_KNOWN by {len(gone)}:\n" + "\n".join(gone)
         )
     return len(known)
 

@@ -83,7 +83,7 @@ def select_recipes(
     Data sets may have the names that tables show, such as cifar100-lt:50.
 
     Raises:
-        UserError: if no path contains one of the words, which is a typing error.
+        UserError: if one of the words is in no path, since it must be a typing error.
     """
     recipes, words = list(recipes), [word.replace(":", "-") for word in only]
     for word in words:

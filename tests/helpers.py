@@ -110,6 +110,11 @@ def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def read_page(path: Path) -> str:
+    """The text of a page in one line, so that a sentence is found wherever it wraps."""
+    return " ".join(path.read_text(encoding="utf-8").split())
+
+
 def count_errors(theirs: Sequence[float], ours: Sequence[float]) -> float:
     """Return by how many standard errors the mean of `theirs` is above that of `ours`."""
     error = math.sqrt(variance(theirs) / len(theirs) + variance(ours) / len(ours))

@@ -10,19 +10,16 @@ import pytest
 
 from benchmarks.bench import ClassifierRecipe
 from benchmarks.paper_tables import BELOW
-from helpers import count_errors
+from helpers import count_errors, read_page
 
 ROOT = Path(__file__).parents[2]
+README, REPRODUCED = ROOT / "README.md", ROOT / "docs/reproduce.md"
 SETS = [f"cifar{classes}-lt-{ratio}" for classes in (10, 100) for ratio in (100, 50, 10)]
 OURS, THEIRS = "cifar-lt/resnet32-dual", "cifar-lt-published/resnet32"
 """Benchmark and network of the recipe for all methods, and of the rivals' published ones."""
 PAIR = ("deconfound", "deconfound-tde")
 SHARDED, PROCESSES = "474a336", "f756b5b"
 """Commits at which three shards, and later four processes, shared a device."""
-
-
-def read_page(name: str) -> str:
-    return " ".join((ROOT / name).read_text().split())
 
 
 def read_results(data: str, method: str, cell: str = OURS) -> list[dict]:
@@ -62,7 +59,7 @@ def compare(theirs: list[dict], ours: list[dict]) -> float:
 def test_tde_lies_as_far_from_the_paper_as_the_docs_say():
     tde = "deconfound-tde"
     found = {data: average(data, tde, "overall") - read_paper(data, tde) for data in SETS}
-    page = read_page("docs/reproduce.md")
+    page = read_page(REPRODUCED)
     assert f"the mean of the six is {-mean(found.values()):.1f} below the paper's" in page
     others = [abs(value) for data, value in found.items() if data != "cifar100-lt-50"]
     bound = math.ceil(10 * max(others) - 1e-9) / 10
@@ -70,7 +67,7 @@ def test_tde_lies_as_far_from_the_paper_as_the_docs_say():
 
 
 def test_tde_gains_at_imbalance_10_what_the_docs_say():
-    page, data = read_page("docs/reproduce.md"), "cifar100-lt-10"
+    page, data = read_page(REPRODUCED), "cifar100-lt-10"
     plain, tde = (format_accuracy(data, method) for method in PAIR)
     gain = read_paper(data, PAIR[1]) - read_paper(data, PAIR[0])
     sentence = f"alpha of 1.5: {tde} with it, {plain} without; the paper gains {gain:.1f}."
@@ -117,7 +114,7 @@ def test_methods_are_above_level_or_below_as_the_docs_say(data, above, level):
         errors = compare(read_results(data, method), ours)
         found["level" if abs(errors) < 2 else "above" if errors > 0 else "below"].add(method)
     assert (found["above"], found["level"]) == (set(above), set(level))
-    page = read_page("docs/reproduce.md")
+    page = read_page(REPRODUCED)
     assert all(f"({format_accuracy(data, method)}" in page for method in (*above, *level))
 
 
@@ -134,7 +131,7 @@ def find_weak(sets: list[str]) -> dict[tuple[str, str], float]:
 
 
 def test_published_recipes_bring_weak_rivals_as_near_the_paper_as_the_readme_says():
-    page, weak = read_page("README.md"), find_weak(SETS)
+    page, weak = read_page(README), find_weak(SETS)
     gaps = f"{min(weak.values()):.1f} to {max(weak.values()):.1f}"
     assert len(weak) == 7 and f"seven of the 30 cells of rivals are {gaps} points below" in page
     run = [cell for cell in weak if read_results(*cell, THEIRS)]
@@ -148,7 +145,7 @@ def test_published_recipes_bring_weak_rivals_as_near_the_paper_as_the_readme_say
 
 
 def test_mixup_reaches_what_the_docs_say():
-    page = read_page("docs/reproduce.md")
+    page = read_page(REPRODUCED)
     gaps = {data: gap for (data, method), gap in find_weak(SETS).items() if method == "mixup"}
     small = [gaps[data] for data in SETS[:3]]
     assert f"CIFAR-10-LT, {min(small):.1f} to {max(small):.1f} points under the paper" in page
@@ -165,7 +162,7 @@ def test_mixup_reaches_what_the_docs_say():
 
 
 def test_the_class_balanced_loss_reaches_what_the_docs_say():
-    page, cell = read_page("docs/reproduce.md"), ("cifar10-lt-100", "class-balanced")
+    page, cell = read_page(REPRODUCED), ("cifar10-lt-100", "class-balanced")
     gap = read_paper(*cell) - average(*cell, "overall")
     assert f"loss** on CIFAR-10-LT at imbalance 100, by {gap:.1f}." in page
     found = f"{format_accuracy(*cell, THEIRS)} against {read_paper(*cell)}"
@@ -173,7 +170,7 @@ def test_the_class_balanced_loss_reaches_what_the_docs_say():
 
 
 def test_ldam_reaches_what_the_docs_say():
-    page, cell = read_page("docs/reproduce.md"), ("cifar10-lt-10", "ldam-drw")
+    page, cell = read_page(REPRODUCED), ("cifar10-lt-10", "ldam-drw")
     ours, theirs = (average(*cell, "overall", recipe) for recipe in (OURS, THEIRS))
     sentence = f"by {read_paper(*cell) - ours:.1f}. Its published recipe, with the 64-d network, "
     sentence += f"closes {theirs - ours:.1f} of them: LDAM reaches "
@@ -191,10 +188,10 @@ def test_the_docs_say_which_rows_were_run_with_published_recipes():
         cell = (path.parts[-3], path.stem.rpartition("-s")[0])
         found[cell] = found.get(cell, 0) + 1
     recipes = list((ROOT / "recipes/cifar-lt-published").rglob("*.yaml"))
-    page = read_page("docs/reproduce.md")
+    page = read_page(REPRODUCED)
     assert f"has {len(found)} of its {len(recipes)} rows, three seeds each: on CIFAR-10-LT" in page
     missing = len(recipes) - len(found)
-    assert f"among the {missing} cells that were not run" in read_page("README.md")
+    assert f"among the {missing} cells that were not run" in read_page(README)
     weak = find_weak(SETS).keys() - {NOT_RUN}
     assert set(found.values()) == {3}
     assert found.keys() == {*weak, ("cifar100-lt-100", "ldam-drw")}
@@ -212,7 +209,7 @@ def test_all_rows_of_cifar_have_the_seeds_that_the_readme_says():
             balanced.append(len(found))
     assert len(table) == 42 + 2  # tab:rebuttal_1, and two baselines
     assert (min(table), max(table)) == (3, 5) and set(balanced) == {2}
-    assert "three to five seeds (two for balanced softmax)" in read_page("README.md")
+    assert "three to five seeds (two for balanced softmax)" in read_page(README)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +231,7 @@ def test_the_rates_of_processes_in_the_docs_are_those_of_their_results(
         images.setdefault(r["images_per_second"], {})[r["training_id"]] = r["images"]
     rates = sorted(images)
     assert len(rates) == processes
-    page = read_page("docs/performance.md")
+    page = read_page(ROOT / "docs/performance.md")
     assert f"had {rates[0]:,.0f} to {rates[-1]:,.0f}" in page
     assert f"{sum(map(round, rates)):,} in all" in page
     totals = {rate: sum(each.values()) for rate, each in images.items()}

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import ClassifierBench
-from helpers import count_errors, numbers_in
+from helpers import count_errors, numbers_in, read_page
 from longtail.core.config import Config
 from longtail.evaluation import tables
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/photographs.md").read_text()
-NUMBERS, LINES, SENTENCES = numbers_in(TEXT), TEXT.splitlines(), " ".join(TEXT.split())
+PAGE = ROOT / "docs/photographs.md"
+LINES, SENTENCES = PAGE.read_text(encoding="utf-8").splitlines(), read_page(PAGE)
+NUMBERS = numbers_in(SENTENCES)
 TDES = {f"{head}-tde": head for head in ("cosine", "capsule", "deconfound")}
 NCM = "decouple-ncm"
 DECOUPLE = (*(f"decouple-{name}" for name in ("oltr", "crt", "tau-norm", "lws")), NCM)
@@ -134,7 +135,7 @@ def test_tde_gains_what_the_page_says():
     ahead = f"{mean('capsule-tde') - mean('deconfound-tde'):.1f}"
     assert compare("capsule-tde", "deconfound-tde") >= 2
     assert f"level with cosine, and {ahead} behind capsule, two standard errors." in SENTENCES
-    reproduced = " ".join((ROOT / "docs/reproduce.md").read_text().split())
+    reproduced = read_page(ROOT / "docs/reproduce.md")
     assert f"Capsule-TDE is {ahead} ahead, two standard errors." in reproduced
 
 
@@ -207,8 +208,8 @@ def test_what_the_seeds_have_at_one_alpha():
     assert f"Decouple-OLTR, and {few} on few-shot classes." in SENTENCES
     for name in ("decouple-tau-norm", "decouple-lws", "decouple-oltr"):
         assert abs(count_errors(overall, [r["overall"] for r in found()[name]])) < 2
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"at {alpha} all three would have {shown} and few-shot {few}" in readme
+    readme = read_page(ROOT / "README.md")
+    assert f"At {alpha} all three have {shown} and few-shot {few}" in readme
 
 
 def test_the_papers_alpha_is_too_high():
@@ -219,7 +220,7 @@ def test_the_papers_alpha_is_too_high():
     (run,) = found()["deconfound-tde+val-alpha-3"]
     peak = max(run["sweep"], key=lambda alpha: run["sweep"][alpha]["overall"])
     best = f"{run['sweep'][peak]['overall']:.1f}"
-    figures = " ".join((ROOT / "docs/figures.md").read_text().split())
+    figures = read_page(ROOT / "docs/figures.md")
     assert f"peaks at {peak} ({best}) and is {high:.1f} at 3" in figures
 
 
@@ -228,7 +229,7 @@ def format_overall(name: str) -> str:
 
 
 def test_the_readme_and_the_frontier():
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    readme = read_page(ROOT / "README.md")
     tde, baseline, ncm = map(format_overall, ("deconfound-tde", "baseline", NCM))
     sentence = f"De-confound-TDE reaches {tde} and the baseline {baseline}; "
     pairs = [
@@ -238,7 +239,7 @@ def test_the_readme_and_the_frontier():
     assert f"{sentence}few-shot {pairs[0]}, many-shot {pairs[1]}." in readme
     (epochs,) = {result["epochs"] for result in found()["deconfound-tde"]}
     assert f"where De-confound-TDE has {tde} after {epochs} (" in readme
-    frontier = " ".join((ROOT / "docs/frontier.md").read_text().split())
+    frontier = read_page(ROOT / "docs/frontier.md")
     sentence = f"{epochs} epochs with random resized crops, De-confound has "
     sentence += f"{mean('deconfound'):.1f} as trained and {mean('deconfound-tde'):.1f} with TDE"
     assert sentence in frontier
