@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from benchmarks.pages import make_page
-from benchmarks.result_files import ask_git, is_shallow, read_version
+from benchmarks.registry import find_room
+from benchmarks.versions import ROOMS, ask_git, is_shallow, read_version
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
@@ -120,21 +121,23 @@ def find_commits_missing(results: Path) -> Faults:
                 faults[_name(path, results)] = "names no commit"
             elif commit.endswith("-dirty"):
                 faults[_name(path, results)] = f"was made with uncommitted changes, {commit}"
-            elif whole and read_version(commit, results) is None:
+            elif whole and read_version(commit, ROOMS[-1], results) is None:
                 faults[_name(path, results)] = f"names {commit}, which is not in the repository"
     return faults
 
 
 def find_mixed_versions(results: Path) -> Faults:
-    """Find tables whose result files come from more than one version of the package."""
+    """Find tables whose result files come from more than one version of the code behind them."""
     faults = {}
     shallow = is_shallow(results)
     for page in sorted(results.glob("*.md")):
+        room = find_room(page.stem)
         files = [file for name in _list_shown(page.stem) for file in _list_files(results / name)]
         commits = {commit for path in files for commit in _read_commits(path)}
-        versions = {commit and (read_version(commit, results) or commit) for commit in commits}
+        known = {c: c and read_version(c, room, results) for c in commits}
+        versions = {version or commit for commit, version in known.items()}
         if shallow:  # git does not know what is in most commits
-            versions = {found for c in commits if c and (found := read_version(c, results))}
+            versions = {version for version in known.values() if version}
         if len(versions) > 1:
             names = ", ".join(sorted(map(str, commits)))
             faults[_name(page, results)] = f"mixes results of several versions: {names}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from benchmarks.registry import BENCHMARKS, RESULTS, check_options
+from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
 from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
@@ -66,7 +66,8 @@ class BenchCommand:
     processes, and at least one training. The same command then goes on with the rest."""
     again: bool = False
     """For recipes and compactness: also make results again whose commit is dirty, unknown or has
-    another src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
+    other code in the rooms that make them. Whole trainings are made again; their runs lie in
+    RUNS/VERSION."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
@@ -110,7 +111,7 @@ class BenchCommand:
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
-        recipe_bench = recipe_bench.again() if self.again else recipe_bench
+        recipe_bench = recipe_bench.again(find_room(self.name)) if self.again else recipe_bench
         wanted = recipe_bench.select_work(self.seeds, self.only, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")

@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.recipes import result_path, select_recipes
 from benchmarks.result_files import read_all, write_json, write_page
+from benchmarks.versions import Version
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
 from longtail.evaluation import tables
@@ -80,7 +81,8 @@ def select_missing(
     bench: ClassifierBench, wanted: Sequence[tuple[ClassifierRecipe, int]]
 ) -> list[tuple[ClassifierRecipe, int]]:
     """Select the cells without a file, or with one of other code than `bench` asks for."""
-    own = replace(bench, results=bench.results.with_name("compactness"))
+    version = bench.version and Version.present("reporting")  # which draws the maps
+    own = replace(bench, results=bench.results.with_name("compactness"), version=version)
     return [pair for pair in wanted if not own.has_result(*pair)]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import yaml
 
-from benchmarks.result_files import PACKAGE, ask_git, is_made_by, is_shallow, read_version
+from benchmarks.versions import PACKAGE, Version, ask_git
 from longtail.core.environment import commit
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
@@ -125,8 +125,8 @@ class RecipeBench(ABC, Generic[R]):
     runs: Path
     about: str = ""
     """Introduction of its page."""
-    version: str | None = None
-    """Hash of the package that must have made a result; None if any version may have."""
+    version: Version | None = None
+    """Code that must have made a result; None if any may have."""
 
     @abstractmethod
     def find_changes(self, recipe: R, found: Mapping[str, Any]) -> list[str]:
@@ -144,20 +144,13 @@ class RecipeBench(ABC, Generic[R]):
     def body(self) -> str:
         """Return the tables of RESULTS/NAME.md, made from the result files only."""
 
-    def again(self) -> Self:
-        """Return the benchmark that counts results of other code as missing.
+    def again(self, room: str) -> Self:
+        """Return the benchmark that counts results of other code than that of `room` as missing.
 
         Its runs lie in RUNS/VERSION/NAME, apart from those of other code.
         """
-        version = read_version("HEAD")
-        if is_shallow():
-            raise UserError(
-                "--again asks git which code made a result, and this clone is shallow: git fetch "
-                "--unshallow"
-            )
-        if version is None:
-            raise UserError(f"--again asks git for the present code, and {PACKAGE} has no commit")
-        runs = self.runs.parent / version[:12] / self.runs.name
+        version = Version.present(room)
+        runs = self.runs.parent / version.sha256[:12] / self.runs.name
         return replace(self, version=version, runs=runs)
 
     def prepare_runs(self) -> None:
@@ -178,7 +171,7 @@ class RecipeBench(ABC, Generic[R]):
         if new := ask_git(PACKAGE, *words, f":/recipes/{self.name}"):
             raise UserError(f"--again makes results of committed recipes, and these are new: {new}")
         found = self.runs.rglob("result.json")
-        for path in [path for path in found if not is_made_by(path, self.version)]:
+        for path in [path for path in found if not self.version.made(path)]:
             shutil.rmtree(path.parent, ignore_errors=True)
 
     def select(self, seeds: int | None, only: Sequence[str]) -> list[tuple[R, int]]:
@@ -210,7 +203,7 @@ class RecipeBench(ABC, Generic[R]):
     def has_result(self, recipe: R, seed: int) -> bool:
         """Return whether a result file exists, made by the version that is asked for, if any."""
         path = result_path(self.results, recipe, seed)
-        return path.exists() and (self.version is None or is_made_by(path, self.version))
+        return path.exists() and (self.version is None or self.version.made(path))
 
     def describe_work(self, work: str, wanted: Sequence[tuple[R, int]]) -> str:
         """Return `work`, a description of `wanted`, with its expected time if that is known."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.versions import ROOMS
 from longtail.cli.output import is_first_process, print_lines, show
 from longtail.core.config import Config
 from longtail.core.errors import UserError
@@ -23,6 +24,8 @@ class Benchmark:
     run: Callable[["BenchCommand"], None]
     takes: tuple[str, ...] = ()
     """The `OPTIONS` that it reads."""
+    room: str = ROOMS[-1]
+    """Room of the package that makes its results, with the rooms above it."""
 
 
 RESULTS = Path("results")
@@ -38,6 +41,11 @@ CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "processes", "minutes", "again")
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard", "again")
 """The `OPTIONS` that a folder of recipes of detectors reads."""
+
+
+def find_room(name: str) -> str:
+    """Return the room that makes the results of a benchmark; `runs` makes those of classifiers."""
+    return BENCHMARKS[name].room if name in BENCHMARKS else "runs"
 
 
 def check_options(command: "BenchCommand") -> None:
@@ -115,7 +123,7 @@ def _compactness(command: "BenchCommand") -> None:
     recipe_bench = bench.ClassifierBench.open(
         compactness.BENCH, recipes=command.recipes, results=command.results, runs=command.runs
     )
-    recipe_bench = recipe_bench.again() if command.again else recipe_bench
+    recipe_bench = recipe_bench.again("runs") if command.again else recipe_bench
     cells = compactness.cells(recipe_bench, command.only or compactness.ONLY, command.seeds or 1)
     for recipe, seed in compactness.select_missing(recipe_bench, cells):
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
@@ -329,7 +337,7 @@ def _sampler(command: "BenchCommand") -> None:
 def _check(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
     from benchmarks.check import KNOWN, check_checkout, check_evidence
-    from benchmarks.result_files import is_shallow
+    from benchmarks.versions import is_shallow
     from longtail.core.names import count_noun
 
     check_checkout(command.results)
@@ -360,7 +368,7 @@ def _detection(command: "BenchCommand") -> None:
     recipe_bench = DetectionBench.open(
         command.name, recipes=command.recipes, results=command.results, runs=command.runs
     )
-    recipe_bench = recipe_bench.again() if command.again else recipe_bench
+    recipe_bench = recipe_bench.again(find_room(command.name)) if command.again else recipe_bench
     wanted = recipe_bench.missing(command.seeds, command.only)
     wanted = recipe_bench.take_shard(wanted, command.seeds, command.shard)
     for recipe, seed in wanted:
@@ -449,7 +457,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
     "images": Benchmark(_images, takes=("images", "only")),
-    "compactness": Benchmark(_compactness, takes=(*RECIPE_OPTIONS, "again")),
+    "compactness": Benchmark(_compactness, takes=(*RECIPE_OPTIONS, "again"), room="reporting"),
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
@@ -462,9 +470,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
     "sampler": Benchmark(_sampler),
-    "shapes-lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
-    "shapes-lvis-1k": Benchmark(_detection, takes=DETECTION_OPTIONS),
-    "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "shapes-lvis": Benchmark(_detection, takes=DETECTION_OPTIONS, room="detection"),
+    "shapes-lvis-1k": Benchmark(_detection, takes=DETECTION_OPTIONS, room="detection"),
+    "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS, room="detection"),
     "lvis-test": Benchmark(_refuse_test_server),
     "detection-speed": Benchmark(_detection_speed, takes=("only",)),
     "lvis-step": Benchmark(_lvis_step, takes=("only",)),

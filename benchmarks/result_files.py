@@ -5,20 +5,14 @@ only, so that every figure of a page is in a file.
 """
 
 import json
-import subprocess
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import longtail
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
-
-PACKAGE = Path(longtail.__file__).parent
-"""Folder of the package that makes the results."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -41,30 +35,6 @@ def check_features(sha256: str, paths: Iterable[Path]) -> None:
 def read_all(folder: Path) -> list[dict[str, Any]]:
     """Read every JSON file under `folder`, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json"))]
-
-
-@cache
-def read_version(commit: str, folder: Path = PACKAGE) -> str | None:
-    """Return the hash of the package at `commit`; None if git in `folder` does not know it."""
-    return ask_git(folder, "rev-parse", f"{commit.removesuffix('-dirty')}:src/longtail")
-
-
-def ask_git(folder: Path, *words: str) -> str | None:
-    """Return the output of git in `folder`; None if it fails."""
-    command = ["git", "-C", str(folder.resolve()), *words]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() if asked.returncode == 0 else None
-
-
-def is_shallow(folder: Path = PACKAGE) -> bool:
-    """Return whether the clone lacks most commits, so that git cannot look into them."""
-    return ask_git(folder, "rev-parse", "--is-shallow-repository") == "true"
-
-
-def is_made_by(path: Path, version: str) -> bool:
-    """Return whether a clean commit with this hash of the package made the result in `path`."""
-    commit = json.loads(path.read_text(encoding="utf-8")).get("git")
-    return bool(commit) and not commit.endswith("-dirty") and read_version(commit) == version
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:

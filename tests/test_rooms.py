@@ -8,23 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.versions import ROOMS
+
 SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 
-ROOMS = [
-    "core",
-    "data",
-    "nn",
-    "methods",
-    "training",
-    "evaluation",
-    "estimators",
-    "runs",
-    "serving",
-    "reporting",
-    "detection",
-    "integrations",
-    "cli",
-]
 LOOSE = {"__init__.py", "__main__.py", "py.typed"}
 
 

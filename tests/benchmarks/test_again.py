@@ -5,34 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compactness, result_files
+from benchmarks import compactness
 from benchmarks.bench import ClassifierBench
 from benchmarks.command import main
+from git_answers import replace_git
 from longtail.core.config import MachineConfig
 
 RECIPE = "data: digits-lt:20\nmethod: {}\nseeds: 1\ntrain:\n  epochs: 1\n"
-TREES = {"HEAD": "tree-of-the-present", "new": "tree-of-the-present", "old": "another-tree"}
-"""Hash of the package at each commit that git knows."""
 PAIR = ["deconfound", "deconfound-tde"]
 
 
 @pytest.fixture
 def places(tmp_path, monkeypatch) -> dict[str, Path]:
     """A head with its TDE and a baseline, in a repository at the commit `new`."""
-
-    def ask_git(folder, *words):
-        return TREES.get(words[-1].removesuffix(":src/longtail"))
-
-    monkeypatch.setattr(result_files, "ask_git", ask_git)
-    result_files.read_version.cache_clear()
+    replace_git(monkeypatch, present=("HEAD", "new"), other=("old",))
     set_commit(monkeypatch, "new")
     folder = tmp_path / "recipes/toy"
     folder.mkdir(parents=True)
     for method in (*PAIR, "baseline"):
         (folder / f"{method}.yaml").write_text(RECIPE.format(method))
     monkeypatch.chdir(tmp_path)
-    yield {name: Path(name) for name in ("recipes", "results", "runs")}
-    result_files.read_version.cache_clear()
+    return {name: Path(name) for name in ("recipes", "results", "runs")}
 
 
 def set_commit(monkeypatch, name: str | None) -> None:
@@ -66,14 +59,14 @@ def names(bench: ClassifierBench, *only: str) -> list[str]:
 def test_a_result_of_other_code_is_missing_with_all_rows_of_its_training(places):
     bench = ClassifierBench.open("toy", **places)
     run(bench)
-    assert names(bench) == names(bench.again()) == []
+    assert names(bench) == names(bench.again("runs")) == []
     for commit in (None, "old", "new-dirty", "of another repository"):
         change("deconfound-tde", git=commit)
-        assert names(bench) == [] and names(bench.again()) == PAIR
-        assert names(bench.again(), "deconfound.yaml") == PAIR
-        assert names(bench.again(), "baseline") == []
+        assert names(bench) == [] and names(bench.again("runs")) == PAIR
+        assert names(bench.again("runs"), "deconfound.yaml") == PAIR
+        assert names(bench.again("runs"), "baseline") == []
     file("deconfound-tde").unlink()
-    assert names(bench) == ["deconfound-tde"] and names(bench.again()) == PAIR
+    assert names(bench) == ["deconfound-tde"] and names(bench.again("runs")) == PAIR
 
 
 def test_what_is_made_again_does_not_start_from_runs_of_other_code(places, monkeypatch):
@@ -82,19 +75,19 @@ def test_what_is_made_again_does_not_start_from_runs_of_other_code(places, monke
     run(bench)
     before = {name: read(name)["training_id"] for name in (*PAIR, "baseline")}
     set_commit(monkeypatch, "new")
-    again = bench.again()
+    again = bench.again("runs")
     run(again)
     after = {name: read(name)["training_id"] for name in before}
     assert not set(before.values()) & set(after.values())
     assert after["deconfound"] == after["deconfound-tde"] and names(again) == []
-    assert again.runs == Path("runs/tree-of-the-/toy") and bench.runs.exists()
+    assert again.runs == Path("runs", again.version.sha256[:12], "toy") and bench.runs.exists()
     file("deconfound-tde").unlink()
     run(again)  # from the run that the present code made
     assert {name: read(name)["training_id"] for name in before} == after
 
 
 def test_a_run_that_ended_with_uncommitted_changes_is_trained_again(places, monkeypatch):
-    again = ClassifierBench.open("toy", **places).again()
+    again = ClassifierBench.open("toy", **places).again("runs")
     set_commit(monkeypatch, "new-dirty")  # as if a file was edited while it ran
     again.run(again.missing(None), root=None, machine=MachineConfig(device="cpu"))
     dirty = read("baseline")
@@ -117,25 +110,19 @@ def test_changed_code_is_refused_before_it_runs(commit, places, monkeypatch, cap
 
 
 def test_code_that_git_does_not_know_is_refused(places, monkeypatch, capsys):
-    monkeypatch.setattr(result_files, "ask_git", lambda folder, *words: None)
+    replace_git(monkeypatch, present=())
     with pytest.raises(SystemExit):
         main(["toy", "--again", "--dry-run"])
     assert "--again asks git for the present code" in capsys.readouterr().err
 
 
 def test_a_shallow_clone_and_new_recipes_are_refused(places, monkeypatch, capsys):
-    known = dict(TREES)
-
-    def ask_git(folder, *words):
-        return known.get(words[-1].removesuffix(":src/longtail"))
-
-    monkeypatch.setattr(result_files, "ask_git", ask_git)
-    monkeypatch.setattr("benchmarks.recipes.ask_git", ask_git)
-    known[":/recipes/toy"] = "recipes/toy/baseline.yaml"
+    new = {":/recipes/toy": "recipes/toy/baseline.yaml"}
+    replace_git(monkeypatch, present=("HEAD",), answers=new)
     with pytest.raises(SystemExit):
         main(["toy", "--again", "--device", "cpu"])
     assert "these are new: recipes/toy/baseline.yaml" in capsys.readouterr().err.replace("\n", " ")
-    known["--is-shallow-repository"] = "true"
+    replace_git(monkeypatch, present=("HEAD",), answers={"--is-shallow-repository": "true"})
     with pytest.raises(SystemExit):
         main(["toy", "--again", "--dry-run"])
     assert "this clone is shallow" in capsys.readouterr().err
@@ -152,7 +139,7 @@ def test_maps_of_other_code_are_measured_again_from_the_runs_of_the_present(
 ):
     monkeypatch.setattr(compactness, "BENCH", "toy")
     words = ["compactness", "--again", "--only", "toy", "--device", "cpu"]
-    run(ClassifierBench.open("toy", **places).again())
+    run(ClassifierBench.open("toy", **places).again("runs"))
     trained = {name: read(name)["training_id"] for name in (*PAIR, "baseline")}
     main(words)
     maps = {name: Path("results/compactness", *file(name).parts[2:]) for name in trained}

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from benchmarks import check, pages, result_files
+from benchmarks import check, pages, versions
 from benchmarks.command import main
 from longtail.core.errors import UserError
 
@@ -87,7 +87,7 @@ def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch
     change(evidence / "results/toy/a-s1.json", git="1234567")
     monkeypatch.setattr(check, "is_shallow", lambda *_: True)
     assert run(evidence) == 0
-    monkeypatch.setattr(check, "read_version", lambda commit, folder: f"tree of {commit}")
+    monkeypatch.setattr(check, "read_version", lambda commit, room, folder: f"tree of {commit}")
     with pytest.raises(UserError, match="mixes results of several versions"):
         check.check_evidence(evidence, evidence / "recipes", evidence / "results")
 
@@ -217,7 +217,7 @@ def test_only_a_checkout_with_its_history_is_checked(tmp_path, evidence, capsys)
 @pytest.mark.parametrize("shallow", [True, False])
 def test_a_shallow_clone_does_not_claim_to_know_commits(shallow, evidence, monkeypatch, capsys):
     monkeypatch.setattr(check, "check_checkout", lambda results: None)
-    monkeypatch.setattr(result_files, "is_shallow", lambda results: shallow)
+    monkeypatch.setattr(versions, "is_shallow", lambda results: shallow)
     monkeypatch.setattr(check, "check_evidence", lambda *places: 3)
     main(["check", "--results", str(evidence / "results")])
     out = capsys.readouterr().out

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import detection_details, result_files
+from benchmarks import detection_details
 from benchmarks.command import main as bench_command
 from benchmarks.detection import DetectionBench, DetectionRecipe
 from benchmarks.detection_speed import AGAIN, TDE
 from benchmarks.recipes import result_path
 from benchmarks.result_files import write_json
+from benchmarks.versions import Version
+from git_answers import replace_git
 from helpers import numbers_in
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
@@ -122,17 +124,13 @@ def test_a_shard_is_the_same_whatever_is_done(bench):
 @pytest.fixture
 def present_code(monkeypatch):
     """Git knows the commit `new`, with the present code."""
-    trees = {"HEAD:src/longtail": "present", "new:src/longtail": "present"}
-    monkeypatch.setattr(result_files, "ask_git", lambda folder, *words: trees.get(words[-1]))
-    result_files.read_version.cache_clear()
-    yield
-    result_files.read_version.cache_clear()
+    replace_git(monkeypatch, present=("HEAD", "new"))
 
 
 @pytest.mark.usefixtures("present_code")
 def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, capsys):
-    again = replace(bench, results=tmp_path / bench.name).again()
-    assert again.runs == places["runs"] / "present" / bench.name
+    again = replace(bench, results=tmp_path / bench.name).again("detection")
+    assert again.runs == places["runs"] / again.version.sha256[:12] / bench.name
     for path in bench.results.glob("*.json"):
         write_json(again.results / path.name, {**json.loads(path.read_text()), "git": "new"})
     assert again.missing(None) == []
@@ -150,7 +148,7 @@ def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, c
 def test_an_interrupted_evaluation_goes_on_with_the_rows_that_are_left(
     bench, data, tmp_path, monkeypatch
 ):
-    again = replace(bench, results=tmp_path / bench.name, version="present")
+    again = replace(bench, results=tmp_path / bench.name, version=Version.present("detection"))
     for path in bench.results.glob("*.json"):
         write_json(again.results / path.name, {**json.loads(path.read_text()), "git": "new"})
     asked = []
