@@ -19,6 +19,7 @@ from matplotlib.path import Path as MatplotlibPath
 import reference
 from helpers import numbers_in, tiny_config, tiny_data
 from longtail.cli import parser as cli
+from longtail.cli.figure import find_sources
 from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.evaluation import tables
@@ -237,7 +238,7 @@ class TestDrawn:
         seeds = len(committed("deconfound-tde"))
         assert f"deconfound-tde (mean of {seeds} seeds)" in text and "accuracy (%)" in text
         assert style.METHODS["deconfound-tde"][0] in text and "few" in text
-        assert "mean |x| of test images (units" in self.drawn(tmp_path, "feature-norm", both)
+        assert "mean |x| of test images<" in self.drawn(tmp_path, "feature-norm", both)
         assert "|w|" in self.drawn(tmp_path, "weight-norm", both)
         assert "alpha (dotted" in self.drawn(tmp_path, "alpha", both)
         pair = [*committed("deconfound"), _balanced_copy(tmp_path)]
@@ -469,6 +470,28 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
         with pytest.raises(SystemExit):
             cli.main(wrong)
     assert "Did you mean 'alpha'?" in capsys.readouterr().err
+
+
+def test_a_folder_stands_for_the_runs_or_the_result_files_in_it(tmp_path, runs):
+    files = committed("baseline", "deconfound")
+    folder = tmp_path / "results/below"
+    folder.mkdir(parents=True)
+    copies = [Path(shutil.copy(each, folder / f"{i}.json")) for i, each in enumerate(files)]
+    assert find_sources([tmp_path]) == copies
+    run = runs[0].folder
+    assert find_sources([run, *files, tmp_path / "none"]) == [run, *files, tmp_path / "none"]
+    assert find_sources([run.parent]) == comparing.find_runs([run.parent])
+
+
+def test_panels_share_the_legend_and_the_axis_that_starts_at_zero():
+    figure = figures.draw_alpha(committed("deconfound-tde", "cosine-tde"))
+    first, second = (axes.get_ylim() for axes in figure.axes)
+    assert first == second and first[0] == 0
+    highest = max(line.get_ydata().max() for axes in figure.axes for line in axes.lines[:4])
+    assert highest < first[1] < 1.2 * highest
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.texts] == list(tables.SPLITS)
+    assert all(axes.get_legend() is None for axes in figure.axes)
 
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"

@@ -1,6 +1,7 @@
 """`longtail figure` and `longtail figures`: draw figures from runs."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +21,8 @@ class Figure:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Name of the figure; `longtail figures` lists them."""
     sources: RunFolders = ()
-    """Folders of finished runs, folders that hold several, or result files. Seeds of one method are
-    drawn as a mean with a band."""
+    """Folders of finished runs, result files, or folders that hold several of either. Seeds of one
+    method are drawn as a mean with a band."""
     out: OptionalOut = None
     """File to write: .svg, .pdf or .png; NAME.svg by default."""
     data: str | None = None
@@ -35,12 +36,12 @@ class Figure:
     examples = """
       longtail figure class-rank results/letters-lt/letters-lt/conv4/*.json -o rank.svg
       longtail figure alpha runs/demo/deconfound-tde/s* -o alpha.pdf
+      longtail figure momentum results/momentum -o momentum.png
       longtail figure decision-1d"""
 
     def run(self) -> None:
         """Draw the figure and print its path."""
         from longtail.reporting import figures
-        from longtail.runs.compare import find_runs
 
         chosen = {"images": self.images, "layer": self.layer, "data": self.data}
         choices: dict[str, Any] = {name: value for name, value in chosen.items() if value}
@@ -49,7 +50,7 @@ class Figure:
         if self.data and self.name not in figures.NEED_DATA:
             raise UserError(f"--data belongs to gradcam and decomposition, not to {self.name}")
         out = self.out or Path(f"{self.name}.svg")
-        show(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
+        show(f"written to {figures.draw(self.name, find_sources(self.sources), out, **choices)}")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Figures:
     """List the figures, or draw all of them with --all."""
 
     sources: RunFolders = ()
-    """Folders of finished runs, folders that hold several, or result files."""
+    """Folders of finished runs, result files, or folders that hold several of either."""
     all: bool = False
     """Draw every figure that the runs allow; exits with code 1 if some are left out."""
     out: Out = Path("figures")
@@ -72,7 +73,6 @@ class Figures:
     def run(self) -> None:
         """Print one line per figure."""
         from longtail.reporting import figures
-        from longtail.runs.compare import find_runs
 
         if not self.all:
             if self.sources or self.data or self.out != Figures.out:
@@ -82,10 +82,22 @@ class Figures:
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
         left_out = []
-        for name, what in figures.draw_all(find_runs(self.sources), self.out, data=self.data):
+        for name, what in figures.draw_all(find_sources(self.sources), self.out, data=self.data):
             show(f"{name:<16} {what}")
             left_out += [name] if what.startswith(figures.NOT_DRAWN) else []
         if left_out:
             count = count_noun(len(left_out), "figure was", "figures were")
             show(f"{count} not drawn: {', '.join(left_out)}", file=sys.stderr)
             sys.exit(1)
+
+
+def find_sources(given: Sequence[Path]) -> list[Path]:
+    """List the runs and the result files that `given` names or holds."""
+    from longtail.runs.compare import find_runs
+
+    sources = []
+    for place in given:
+        runs, results = find_runs([place]), sorted(place.rglob("*.json"))
+        holds_runs = runs != [place] or (place / "config.yaml").exists()
+        sources += runs if holds_runs or not results else results
+    return sources

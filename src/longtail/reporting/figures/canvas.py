@@ -129,6 +129,22 @@ def line(
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
+def start_at_zero(figure: "Figure") -> None:
+    """Let the y axes of all panels run from 0 to the highest value of any of them."""
+    top = max(axes.get_ylim()[1] for axes in figure.axes)
+    for axes in figure.axes:
+        axes.set_ylim(0, top)
+
+
+def add_shared_legend(figure: "Figure") -> None:
+    """Explain the lines of all panels once, above them."""
+    lines: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        lines.update(zip(labels, handles, strict=True))
+    figure.legend(lines.values(), lines.keys(), ncols=len(lines), loc="outside upper center")
+
+
 def set_rank_axis(axes: "Axes", classes: int, label: str) -> None:
     """Let the x axis run over the ranks 1 to `classes`, with ticks at 1 and at round ranks."""
     from matplotlib.ticker import MaxNLocator

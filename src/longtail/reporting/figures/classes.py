@@ -53,13 +53,13 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
 @canvas.apply_style
 def draw_feature_norm(sources: Sequence[Source]) -> "Figure":
     """fig:1(b): mean length of the features of each class, head to tail."""
-    return _draw_by_rank(sources, "feature_norm", "mean |x| of test images (units of the feature)")
+    return _draw_by_rank(sources, "feature_norm", "mean |x| of test images")
 
 
 @canvas.apply_style
 def draw_weight_norm(sources: Sequence[Source]) -> "Figure":
     """spfig:1: length of the classifier's weight of each class, head to tail."""
-    return _draw_by_rank(sources, "weight_norm", "|w| (units of the weight)")
+    return _draw_by_rank(sources, "weight_norm", "|w|, length of the weight")
 
 
 @canvas.apply_style

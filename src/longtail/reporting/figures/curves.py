@@ -33,9 +33,9 @@ def draw_alpha(sources: Sequence[Source]) -> "Figure":
                 canvas.line(axes, list(path), figures, look, split)
         for own in sorted({r["alpha"] for r in group.results if r["alpha"]}):
             axes.axvline(own, color="#999999", linewidth=0.8, linestyle=":")
-        axes.set(title=group.label, ylim=(0, 100))
-        axes.set(xlabel="alpha (dotted: the run's own)", ylabel=group.measure)
-        axes.legend(ncols=2, loc="upper right")
+        axes.set(title=group.label, xlabel="alpha (dotted: the run's own)", ylabel=group.measure)
+    canvas.start_at_zero(figure)
+    canvas.add_shared_legend(figure)
     return figure
 
 
