@@ -165,8 +165,9 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
     """Make the line of results of a finished training: every rule at every strength."""
     result, config = opened.job.run.result, opened.job.config
-    facts = {key: result[key] for key in ("backbone", "recipe_id", "training_id", "git", "device")}
-    costs = ("seconds", "capture_seconds", "images", "images_per_second", "evaluated_sha256")
+    made_by = ("recipe_id", "training_id", "weights_sha256", "git", "device", "versions")
+    costs = ("seconds", "capture_seconds", "images", "images_per_second")
+    images = ("subset_sha256", "evaluated_sha256")
     line = {
         "variant": unit.variant,
         "seed": unit.seed,
@@ -174,8 +175,7 @@ def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
         "evaluated_on": unit.evaluated_on,
         "options": unit.options,
         "method": config.method,
-        **facts,
-        **{key: result[key] for key in costs},
+        **{key: result[key] for key in ("backbone", *made_by, *costs, *images)},
         "train": result["train"],
         "rules": score_rules(opened),
     }

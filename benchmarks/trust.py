@@ -43,7 +43,10 @@ METHODS = tuple(method for methods in TRAININGS.values() for method in methods)
 EXTEND = "extend"
 """The unit that leaves classes out and adds them again."""
 HELD_OUT = 0.2
-SAME = ("alpha", "tau", "recipe_id", "training_id", "weights_sha256", "subset_sha256", "device")
+SAME = (
+    *("alpha", "tau", "recipe_id", "training_id", "weights_sha256", "subset_sha256"),
+    *("device", "versions"),
+)
 """Fields that a measurement copies from the result of its run."""
 
 

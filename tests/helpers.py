@@ -115,10 +115,17 @@ def read_page(path: Path) -> str:
     return " ".join(path.read_text(encoding="utf-8").split())
 
 
-def count_errors(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    """Return by how many standard errors the mean of `theirs` is above that of `ours`."""
-    error = math.sqrt(variance(theirs) / len(theirs) + variance(ours) / len(ours))
-    return (mean(theirs) - mean(ours)) / error
+def count_errors(
+    theirs: Sequence[float], ours: Sequence[float], rows: Sequence[Sequence[float]]
+) -> float:
+    """Return by how many standard errors the mean of `theirs` is above that of `ours`.
+
+    The deviation is pooled over the seeds of all `rows` of a table: that of two or three is luck.
+    """
+    several = [row for row in rows if len(row) > 1]
+    squares = sum((len(row) - 1) * variance(row) for row in several)
+    deviation = math.sqrt(squares / sum(len(row) - 1 for row in several))
+    return (mean(theirs) - mean(ours)) / (deviation * math.sqrt(1 / len(theirs) + 1 / len(ours)))
 
 
 def numbers_in(text: str) -> set[str]:
