@@ -537,3 +537,19 @@ def test_the_docs_quote_the_results_on_photographs():
     aps = {f"{result['ap'][figure]:.1f}" for figure in ("AP", "AP_bbox")}
     assert {f"{first:.2f}", f"{last:.2f}", *aps} <= page
     assert result["epochs"] == len(lines) == 24 and result["device"].startswith("CPU")
+
+
+def test_the_softmax_forms_of_focal_loss_and_eql_have_what_the_page_says():
+    def average(method: str, figure: str) -> str:
+        paths = sorted((ROOT / "results/shapes-lvis-softmax").glob(f"{method}-s*.json"))
+        assert len(paths) == 2
+        return (
+            f"{statistics.fmean(json.loads(path.read_text())['ap'][figure] for path in paths):.1f}"
+        )
+
+    ap, rare = ({m: average(m, f) for m in ("eql", "focal", "baseline")} for f in ("AP", "AP_r"))
+    sentence = (
+        f"EQL had {ap['eql']} and focal loss {ap['focal']}, with AP_r of {rare['eql']} and "
+        f"{rare['focal']}, where the baseline had {ap['baseline']} and {rare['baseline']}."
+    )
+    assert sentence in (ROOT / "docs/detection.md").read_text().replace("\n  ", " ")
