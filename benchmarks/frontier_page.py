@@ -55,6 +55,9 @@ def list_figures(
     return {data: figure for data, figure in pairs if figure is not None}
 
 
+OWN, OTHERS = "its repository", "other papers"
+
+
 class Published(NamedTuple):
     """Published figures of a method: one network, no further data."""
 
@@ -66,6 +69,8 @@ class Published(NamedTuple):
     counts: str = "yes"
     epoch: str = "?"
     """Which epoch was reported: last, best on the test part, or unknown."""
+    read_in: str = OTHERS
+    """Where we read the figures."""
 
 
 PUBLISHED = (
@@ -75,14 +80,28 @@ PUBLISHED = (
         NETWORKS["resnet32-dual"],
         "200",
         counts="no",
+        epoch="best",
+        read_in="the paper",
     ),
-    Published("MiSLAS", list_figures((47.0, 52.3, 63.2), (82.5, 85.7, 90.0)), epochs="200 + 10"),
+    Published(
+        "MiSLAS",
+        list_figures((47.0, 52.3, 63.2), (82.5, 85.7, 90.0)),
+        epochs="200 + 10",
+        read_in=OWN,
+    ),
     Published(
         "balanced softmax, AutoAugment, Cutout",
         list_figures((50.3, None, 63.1), (83.1, None, 90.9)),
+        read_in="a leaderboard",
     ),
-    Published("BALMS, AutoAugment, Cutout", list_figures((50.8, None, 63.0), (84.9, None, 91.3))),
-    Published("LTC-Net", list_figures((50.8, 54.8, 63.5), (84.4, 86.7, None)), counts="?"),
+    Published(
+        "BALMS, AutoAugment, Cutout",
+        list_figures((50.8, None, 63.0), (84.9, None, 91.3)),
+        read_in="a leaderboard",
+    ),
+    Published(
+        "LTC-Net", list_figures((50.8, 54.8, 63.5), (84.4, 86.7, None)), counts="?", read_in=OWN
+    ),
     Published("BCL", list_figures((51.9, 56.6, 64.9), (84.3, 87.2, 91.1)), epochs="200"),
     Published("PaCo", list_figures((52.0, 56.0, 64.2), (85.1, 87.1, 90.8)), epochs="400"),
     Published("GBG", list_figures((52.3, 57.2, 64.3), (85.1, 87.6, 91.2)), epochs="200"),
@@ -92,26 +111,31 @@ PUBLISHED = (
         list_figures((52.8, 57.1, 65.5), (85.9, 88.2, 91.9)),
         epochs="200",
         epoch="last",
+        read_in=OWN,
     ),
     Published("MKP", list_figures((53.2, 57.6, 68.7), (86.3, 88.3, 92.5))),
-    Published("ConCutMix", list_figures((53.2, None, None)), epochs="200"),
-    Published("NCL, one network", list_figures((53.3, None, None)), epochs="400"),
+    Published("ConCutMix", list_figures((53.2, None, None)), epochs="200", read_in="?"),
+    Published("NCL, one network", list_figures((53.3, None, None)), epochs="400", read_in=OWN),
     Published("PaCo + SCoRe-FL", list_figures((53.7, 56.8, 65.1), (85.6, 87.5, 91.8))),
-    Published("ProCo", list_figures((54.2, None, None)), epochs="400", epoch="last"),
+    Published("ProCo", list_figures((54.2, None, None)), epochs="400", epoch="last", read_in=OWN),
     Published("BCL + OFBD", list_figures((54.2, 57.9, 64.9), (86.3, 88.1, 91.6))),
     Published("GBG + OFBD", list_figures((54.2, 58.4, 65.0), (86.6, 88.3, 91.6))),
     Published("MKP + OFBD", list_figures((54.4, 58.4, 68.1), (86.8, 88.4, 92.0))),
-    Published("ConCutMix", list_figures((55.1, None, None)), epochs="400", epoch="best"),
+    Published(
+        "ConCutMix", list_figures((55.1, None, None)), epochs="400", epoch="best", read_in="?"
+    ),
 )
-"""From repositories, logs and tables, of which many are those of later papers that compare with
-the method. Networks are what each paper states."""
+"""Figures of other papers are those of tables that compare with the method. Networks are what each
+paper states."""
 ENSEMBLE, WIDE = "ensemble of ResNet-32", "ResNet-32, four times as wide"
 LARGER = (
     Published("SHIKE", list_figures((56.3, None, None)), ENSEMBLE),
     Published("GUIDE", list_figures((56.4, 60.3, 69.2)), ENSEMBLE),
     Published("TCL", list_figures((58.7, None, None)), ENSEMBLE),
-    Published("DeiT-LT", list_figures((55.6, 60.5, None), (87.5, 89.8, None)), "ViT-B"),
-    Published("GLMC", list_figures((58.0, 63.8, 73.4), (88.5, 91.0, 94.9)), WIDE),
+    Published(
+        "DeiT-LT", list_figures((55.6, 60.5, None), (87.5, 89.8, None)), "ViT-B", read_in=OWN
+    ),
+    Published("GLMC", list_figures((58.0, 63.8, 73.4), (88.5, 91.0, 94.9)), WIDE, read_in=OWN),
     Published("GLMC + SCoRe-FL", list_figures((61.3, 64.9, 73.8), (92.3, 93.9, 94.9)), WIDE),
 )
 """Published figures of ensembles and larger networks."""
@@ -182,7 +206,7 @@ def compare(results: Path, data: str) -> str:
     rows: list[tuple[float, list[str]]] = []
     for each in PUBLISHED:
         if data in each.figures:
-            about = [each.method, each.network, each.epochs, each.counts, each.epoch]
+            about = [each.method, each.network, each.epochs, each.counts, each.epoch, each.read_in]
             rows.append((each.figures[data], [*about, "", f"{each.figures[data]:.1f}"]))
     for group in list_ours(results):
         first = group[0]
@@ -194,21 +218,30 @@ def compare(results: Path, data: str) -> str:
             if not values or (rule == "as trained") != knows_counts(first):
                 continue
             name = first["method"] if rule == "as trained" else f"{first['method']}, {rule}"
-            cells = [f"**{name}**", network, epochs, counts, "last", str(len(values))]
+            cells = [f"**{name}**", network, epochs, counts, "last", "here", str(len(values))]
             rows.append((statistics.fmean(values), [*cells, f"**{format_spread(values)}**"]))
     rows.sort(key=lambda row: row[0])
-    header = ["method", "network", "epochs", "class counts", "epoch", "seeds", "accuracy"]
+    header = [
+        "method",
+        "network",
+        "epochs",
+        "class counts",
+        "epoch",
+        "read in",
+        "seeds",
+        "accuracy",
+    ]
     return tables.markdown(header, [cells for _, cells in rows])
 
 
 def list_larger() -> str:
     """Return a table of the published figures of ensembles and larger networks."""
     rows = [
-        [each.method, each.network]
+        [each.method, each.network, each.read_in]
         + [f"{each.figures[data]:.1f}" if data in each.figures else "" for data in SETS]
         for each in LARGER
     ]
-    return tables.markdown(["method", "network", *SETS], rows)
+    return tables.markdown(["method", "network", "read in", *SETS], rows)
 
 
 def ablate(results: Path) -> str:

@@ -139,3 +139,6 @@ def test_the_tables_in_the_docs_are_the_measured_ones():
         found.append(prices.Price(**line))
         assert found[-1].seconds == pytest.approx(seconds)
     assert tables.markdown(*prices.table(found)) in docs
+    measured, every = {price.method for price in found}, methods.list_names()
+    assert measured <= set(every)
+    assert f"has {len(measured)} of the {len(every)} methods for one label" in docs
