@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from benchmarks import check, pages, versions
+from benchmarks import check, check_figures, pages, result_files, versions
 from benchmarks.command import main
 from longtail.core.errors import UserError
 
@@ -31,8 +31,9 @@ def evidence(tmp_path, monkeypatch):
     for seed, overall in enumerate((40.04, 40.23)):
         path = results / f"toy/a-s{seed}.json"
         path.write_text(json.dumps({"git": "abcdef0", "overall": overall, "per_class": [99.9]}))
+    monkeypatch.setattr(check, "read_version", lambda commit, *_: f"tree of {commit}")
     monkeypatch.setattr(pages, "WRITERS", {"toy": write_toy})
-    monkeypatch.setattr(check, "WITHOUT_SOURCE", {})
+    monkeypatch.setattr(check_figures, "WITHOUT_SOURCE", {})
     write_toy(results)
     (tmp_path / "recipes/paper/toy.yaml").write_text(RECIPE)
     (tmp_path / "README.md").write_text(
@@ -45,9 +46,9 @@ def evidence(tmp_path, monkeypatch):
 
 
 def run(folder) -> int:
-    check._read_figures.cache_clear()
-    check._read_lines.cache_clear()
-    check.read_version.cache_clear()
+    check_figures.read_figures.cache_clear()
+    result_files.read_results.cache_clear()
+    versions.read_version.cache_clear()
     return check.check_evidence(folder, folder / "recipes", folder / "results")
 
 
@@ -86,8 +87,9 @@ def test_a_page_that_shows_another_benchmark_has_its_version(kind, evidence):
 def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch):
     change(evidence / "results/toy/a-s1.json", git="1234567")
     monkeypatch.setattr(check, "is_shallow", lambda *_: True)
-    assert run(evidence) == 0
-    monkeypatch.setattr(check, "read_version", lambda commit, room, folder: f"tree of {commit}")
+    with monkeypatch.context() as patched:
+        patched.setattr(check, "read_version", lambda *_: None)
+        assert run(evidence) == 0
     with pytest.raises(UserError, match="mixes results of several versions"):
         check.check_evidence(evidence, evidence / "recipes", evidence / "results")
 
@@ -141,7 +143,7 @@ def test_the_prose_of_an_overview_gives_no_figures(evidence, monkeypatch):
 
 
 def test_the_list_of_figures_without_a_source_only_shrinks(evidence, monkeypatch):
-    monkeypatch.setattr(check, "WITHOUT_SOURCE", {"docs/other.md": "1.5, 2.5"})
+    monkeypatch.setattr(check_figures, "WITHOUT_SOURCE", {"docs/other.md": "1.5, 2.5"})
     (evidence / "docs/other.md").write_text("Torch 1.5 and 2.5.\n")
     assert run(evidence) == 0
     (evidence / "docs/other.md").write_text("Torch 1.5.\n")
@@ -149,7 +151,9 @@ def test_the_list_of_figures_without_a_source_only_shrinks(evidence, monkeypatch
         run(evidence)
 
 
-def test_a_commit_must_be_in_the_repository(evidence):
+def test_a_commit_must_be_in_the_repository(evidence, monkeypatch):
+    monkeypatch.setattr(check, "read_version", versions.read_version)
+
     def git(*words):
         name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
         done = subprocess.run(
@@ -248,5 +252,5 @@ def test_pages_of_recipes_are_what_their_files_give(name, recipe, evidence):
     with pytest.raises(UserError, match=f"{name}.md text: is not what .* {name} writes"):
         run(evidence)
     page.write_text(pages.make_page(name, evidence / "recipes", evidence / "results"))
-    check._read_lines.cache_clear()
+    result_files.read_results.cache_clear()
     assert check.find_stale_pages(evidence / "recipes", evidence / "results") == {}
