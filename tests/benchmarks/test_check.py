@@ -117,6 +117,12 @@ def test_a_figure_that_no_file_gives_is_refused(figure, page, evidence):
         run(evidence)
 
 
+def test_a_deviation_on_the_next_line_is_checked(evidence):
+    (evidence / "docs/other.md").write_text("Ours is 40.1 ±\n0.2 (results/toy.md).\n")
+    with pytest.raises(UserError, match=r"docs/other.md 40.1 ± 0.2: is in no result"):
+        run(evidence)
+
+
 def test_a_figure_on_a_page_that_names_no_results_is_refused(evidence):
     (evidence / "docs/other.md").write_text("Ours is 40.1.\n")
     with pytest.raises(UserError, match=r"docs/other.md 40.1: is in no result"):
@@ -132,6 +138,65 @@ def test_the_papers_figures_are_those_of_recipes_that_the_page_names(evidence):
     (evidence / "docs/other.md").write_text("The paper has 51.5 (results/toy2/a.json).\n")
     (evidence / "recipes/toy2/about.md").write_text("The paper has 51.5.\n")
     assert run(evidence) == 0
+
+
+SEED = "results/toy/a-s1.json"
+"""A file with 40.2, which the overview of its folder does not give."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"# Ours\n\nWe have 40.2.\n\nThe file is {SEED}.",  # in the section
+        f"Ours ({SEED}):\n\n| a | 40.2 |\n",
+        f"| 40.2 | results/toy.md |\n| --- | --- |\n| b | {SEED} |",  # a table is one paragraph
+        f"1. One seed has 40.2,\n   as in {SEED}, and\n   the mean is 40.1 (results/toy.md).",
+    ],
+)
+def test_a_figure_has_a_source_in_its_paragraph_or_else_in_its_section(page, evidence):
+    (evidence / "docs/other.md").write_text(page)
+    assert run(evidence) == 0
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"The mean is results/toy.md; we have 40.2.\n\nThe file is {SEED}.",
+        f"The mean is results/toy.md; we have 40.2.\n  \nThe file is {SEED}.",
+        f"- The mean is results/toy.md; we have 40.2.\n- The file is {SEED}.",
+        f"  * The file is {SEED}.\n  * The mean is results/toy.md; we have 40.2.",
+        f"1. The file is {SEED}.\n2. The mean is results/toy.md; we have 40.2.",
+        f"# Ours\n\nWe have 40.2.\n\n## More\n\nThe file is {SEED}.",
+        f"The file is {SEED}.\n\n# Ours\n\nWe have 40.2.",
+    ],
+)
+def test_a_source_of_another_paragraph_or_section_gives_no_figure(page, evidence):
+    (evidence / "docs/other.md").write_text(page)
+    with pytest.raises(UserError, match=r"docs/other.md 40.2: is in no result that its paragraph"):
+        run(evidence)
+
+
+def test_a_folder_gives_headline_figures_and_a_named_file_all(evidence):
+    folder, page = evidence / "results/runs", evidence / "docs/other.md"
+    folder.mkdir()
+    result = {"git": "abcdef0", "few": 30.04, "sweep": {"1": {"few": 31.04}}}
+    (folder / "a-s0.json").write_text(json.dumps(result))
+    page.write_text("Few have 30.0 (results/runs), and 31.0 in results/runs/a-s0.json.")
+    assert run(evidence) == 0
+    page.write_text("Few have 30.0, and 31.0 (results/runs).\n\n- The file is " + SEED)
+    with pytest.raises(UserError, match=r"^1 fault .*\ndocs/other.md 31.0: is in no result"):
+        run(evidence)
+
+
+def test_an_about_page_has_the_figures_of_its_own_overview(evidence):
+    (evidence / "recipes/toy").mkdir()
+    (evidence / "recipes/toy/about.md").write_text(f"One seed has 40.2 ({SEED}), all have 40.1.\n")
+    assert (
+        check_figures.find_figures_without_file(
+            evidence, evidence / "recipes", evidence / "results"
+        )
+        == {}
+    )
 
 
 def test_the_prose_of_an_overview_gives_no_figures(evidence, monkeypatch):
