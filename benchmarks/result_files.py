@@ -6,6 +6,7 @@ only, so that every figure of a page is in a file.
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
+
+CURVES = ".metrics.jsonl"
+"""End of the name of a file with the losses of a training, beside its result."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -35,6 +39,23 @@ def check_features(sha256: str, paths: Iterable[Path]) -> None:
 def read_all(folder: Path) -> list[dict[str, Any]]:
     """Read every JSON file under `folder`, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json"))]
+
+
+def list_results(folder: Path) -> list[Path]:
+    """List the result files under `folder`; the curves beside a result share its commit."""
+    found = [p for p in sorted(folder.rglob("*")) if p.suffix in (".json", ".jsonl")]
+    return [p for p in found if not (p.name.endswith(CURVES) and _find_result(p).exists())]
+
+
+def _find_result(curves: Path) -> Path:
+    return curves.with_name(curves.name.replace(CURVES, ".json"))
+
+
+@cache
+def read_results(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """Read a JSON file as one line, and a file of JSON lines line by line."""
+    text = path.read_text(encoding="utf-8")
+    return tuple(map(json.loads, text.splitlines() if path.suffix == ".jsonl" else [text]))
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from benchmarks import check, pages, versions
+from benchmarks import check, check_figures, pages, result_files, versions
 from benchmarks.command import main
 from longtail.core.errors import UserError
 
@@ -31,8 +31,9 @@ def evidence(tmp_path, monkeypatch):
     for seed, overall in enumerate((40.04, 40.23)):
         path = results / f"toy/a-s{seed}.json"
         path.write_text(json.dumps({"git": "abcdef0", "overall": overall, "per_class": [99.9]}))
+    monkeypatch.setattr(check, "read_version", lambda commit, *_: f"tree of {commit}")
     monkeypatch.setattr(pages, "WRITERS", {"toy": write_toy})
-    monkeypatch.setattr(check, "WITHOUT_SOURCE", {})
+    monkeypatch.setattr(check_figures, "WITHOUT_SOURCE", {})
     write_toy(results)
     (tmp_path / "recipes/paper/toy.yaml").write_text(RECIPE)
     (tmp_path / "README.md").write_text(
@@ -45,9 +46,9 @@ def evidence(tmp_path, monkeypatch):
 
 
 def run(folder) -> int:
-    check._read_figures.cache_clear()
-    check._read_lines.cache_clear()
-    check.read_version.cache_clear()
+    check_figures.read_figures.cache_clear()
+    result_files.read_results.cache_clear()
+    versions.read_version.cache_clear()
     return check.check_evidence(folder, folder / "recipes", folder / "results")
 
 
@@ -86,8 +87,9 @@ def test_a_page_that_shows_another_benchmark_has_its_version(kind, evidence):
 def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch):
     change(evidence / "results/toy/a-s1.json", git="1234567")
     monkeypatch.setattr(check, "is_shallow", lambda *_: True)
-    assert run(evidence) == 0
-    monkeypatch.setattr(check, "read_version", lambda commit, room, folder: f"tree of {commit}")
+    with monkeypatch.context() as patched:
+        patched.setattr(check, "read_version", lambda *_: None)
+        assert run(evidence) == 0
     with pytest.raises(UserError, match="mixes results of several versions"):
         check.check_evidence(evidence, evidence / "recipes", evidence / "results")
 
@@ -115,6 +117,12 @@ def test_a_figure_that_no_file_gives_is_refused(figure, page, evidence):
         run(evidence)
 
 
+def test_a_deviation_on_the_next_line_is_checked(evidence):
+    (evidence / "docs/other.md").write_text("Ours is 40.1 ±\n0.2 (results/toy.md).\n")
+    with pytest.raises(UserError, match=r"docs/other.md 40.1 ± 0.2: is in no result"):
+        run(evidence)
+
+
 def test_a_figure_on_a_page_that_names_no_results_is_refused(evidence):
     (evidence / "docs/other.md").write_text("Ours is 40.1.\n")
     with pytest.raises(UserError, match=r"docs/other.md 40.1: is in no result"):
@@ -132,6 +140,65 @@ def test_the_papers_figures_are_those_of_recipes_that_the_page_names(evidence):
     assert run(evidence) == 0
 
 
+SEED = "results/toy/a-s1.json"
+"""A file with 40.2, which the overview of its folder does not give."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"# Ours\n\nWe have 40.2.\n\nThe file is {SEED}.",  # in the section
+        f"Ours ({SEED}):\n\n| a | 40.2 |\n",
+        f"| 40.2 | results/toy.md |\n| --- | --- |\n| b | {SEED} |",  # a table is one paragraph
+        f"1. One seed has 40.2,\n   as in {SEED}, and\n   the mean is 40.1 (results/toy.md).",
+    ],
+)
+def test_a_figure_has_a_source_in_its_paragraph_or_else_in_its_section(page, evidence):
+    (evidence / "docs/other.md").write_text(page)
+    assert run(evidence) == 0
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"The mean is results/toy.md; we have 40.2.\n\nThe file is {SEED}.",
+        f"The mean is results/toy.md; we have 40.2.\n  \nThe file is {SEED}.",
+        f"- The mean is results/toy.md; we have 40.2.\n- The file is {SEED}.",
+        f"  * The file is {SEED}.\n  * The mean is results/toy.md; we have 40.2.",
+        f"1. The file is {SEED}.\n2. The mean is results/toy.md; we have 40.2.",
+        f"# Ours\n\nWe have 40.2.\n\n## More\n\nThe file is {SEED}.",
+        f"The file is {SEED}.\n\n# Ours\n\nWe have 40.2.",
+    ],
+)
+def test_a_source_of_another_paragraph_or_section_gives_no_figure(page, evidence):
+    (evidence / "docs/other.md").write_text(page)
+    with pytest.raises(UserError, match=r"docs/other.md 40.2: is in no result that its paragraph"):
+        run(evidence)
+
+
+def test_a_folder_gives_headline_figures_and_a_named_file_all(evidence):
+    folder, page = evidence / "results/runs", evidence / "docs/other.md"
+    folder.mkdir()
+    result = {"git": "abcdef0", "few": 30.04, "sweep": {"1": {"few": 31.04}}}
+    (folder / "a-s0.json").write_text(json.dumps(result))
+    page.write_text("Few have 30.0 (results/runs), and 31.0 in results/runs/a-s0.json.")
+    assert run(evidence) == 0
+    page.write_text("Few have 30.0, and 31.0 (results/runs).\n\n- The file is " + SEED)
+    with pytest.raises(UserError, match=r"^1 fault .*\ndocs/other.md 31.0: is in no result"):
+        run(evidence)
+
+
+def test_an_about_page_has_the_figures_of_its_own_overview(evidence):
+    (evidence / "recipes/toy").mkdir()
+    (evidence / "recipes/toy/about.md").write_text(f"One seed has 40.2 ({SEED}), all have 40.1.\n")
+    assert (
+        check_figures.find_figures_without_file(
+            evidence, evidence / "recipes", evidence / "results"
+        )
+        == {}
+    )
+
+
 def test_the_prose_of_an_overview_gives_no_figures(evidence, monkeypatch):
     (evidence / "results/toy.md").write_text("About 66.6.\n\n| a | 40.1 ± 0.1 |\n")
     monkeypatch.setattr(check, "find_stale_pages", lambda *_: {})
@@ -141,7 +208,7 @@ def test_the_prose_of_an_overview_gives_no_figures(evidence, monkeypatch):
 
 
 def test_the_list_of_figures_without_a_source_only_shrinks(evidence, monkeypatch):
-    monkeypatch.setattr(check, "WITHOUT_SOURCE", {"docs/other.md": "1.5, 2.5"})
+    monkeypatch.setattr(check_figures, "WITHOUT_SOURCE", {"docs/other.md": "1.5, 2.5"})
     (evidence / "docs/other.md").write_text("Torch 1.5 and 2.5.\n")
     assert run(evidence) == 0
     (evidence / "docs/other.md").write_text("Torch 1.5.\n")
@@ -149,7 +216,9 @@ def test_the_list_of_figures_without_a_source_only_shrinks(evidence, monkeypatch
         run(evidence)
 
 
-def test_a_commit_must_be_in_the_repository(evidence):
+def test_a_commit_must_be_in_the_repository(evidence, monkeypatch):
+    monkeypatch.setattr(check, "read_version", versions.read_version)
+
     def git(*words):
         name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
         done = subprocess.run(
@@ -248,5 +317,5 @@ def test_pages_of_recipes_are_what_their_files_give(name, recipe, evidence):
     with pytest.raises(UserError, match=f"{name}.md text: is not what .* {name} writes"):
         run(evidence)
     page.write_text(pages.make_page(name, evidence / "recipes", evidence / "results"))
-    check._read_lines.cache_clear()
+    result_files.read_results.cache_clear()
     assert check.find_stale_pages(evidence / "recipes", evidence / "results") == {}
