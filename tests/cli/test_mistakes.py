@@ -1,0 +1,104 @@
+"""Mistakes on the command line: each ends in one sentence that names the way out."""
+
+from pathlib import Path
+
+import pytest
+
+from longtail.cli import parser as cli
+from longtail.cli.failures import explain_failure
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+from longtail.detection.config import DetectionConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def refused(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "--resume"), "--resume needs --out, the folder of the run to continue, as in "),
+        (("detect", "train", "--resume"), "longtail detect train --resume --out runs/NAME"),
+        (("figure", "gradcam", "r", "--images"), "--images needs a value"),
+        (("figure", "gradcam", "r", "--images", "--layer", "x"), "--images needs a value"),
+        (("train", "letters-lt", "--milestones"), "--milestones needs a value"),
+        (("demo", "x"), "unexpected argument 'x' (see longtail demo --help)"),
+        (("demo", "--seeds", "0"), "--seeds 0: must be at least 1"),
+        (("methods", "cosine", "-o", "m.md"), "pass --out or a method, not both"),
+        (
+            ("detect", "train", "shapes-lvis", "--norm", "frozen"),
+            "--pretrained (or --weights FILE) and --norm frozen belong together",
+        ),
+    ],
+)
+def test_a_mistake_names_the_way_out(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_benchmarks_name_their_own_help():
+    with pytest.raises(UserError, match=r"\(see python -m benchmarks demo --help\)"):
+        cli.parse_alone(cli.COMMANDS["demo"], "python -m benchmarks demo", ["x"])
+
+
+def test_flags_may_have_underscores():
+    words = ["train", "letters-lt", "--batch_size", "32", "--crop_size=12", "--no_graph"]
+    config = cli.parse(words).__self__.config
+    assert (config.train.batch_size, config.machine.graph, config.options) == (32, False, {})
+    assert "batch_size" not in config.adaptive
+
+
+def test_a_lost_rank_is_explained_for_any_command():
+    lost = explain_failure(RuntimeError("Connection closed by peer"))
+    assert lost.endswith("then repeat the command (a training with --resume)")
+
+
+@pytest.fixture
+def folders(tmp_path) -> dict[str, Path]:
+    """Two folders that look like runs, of a classifier and of a detector."""
+    made = {}
+    for kind, config in (("classifier", Config.preset), ("detector", DetectionConfig.preset)):
+        made[kind] = tmp_path / kind
+        made[kind].mkdir()
+        (made[kind] / "config.yaml").write_text(config("x").to_yaml())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "way_out"),
+    [
+        ("detector", "eval {}", "a classifier's: use longtail detect eval {}"),
+        ("detector", "sweep {}", "use longtail detect sweep {}"),
+        ("detector", "predict {} a.png", "use longtail detect predict {}"),
+        ("detector", "report {}", "use longtail detect report {}"),
+        ("detector", "export {}", "detectors have longtail detect eval, sweep, predict and report"),
+        ("detector", "figure alpha {}", "longtail figure takes a classifier's: detectors have"),
+        ("detector", "train --resume --out {}", "choose another --out"),
+        ("classifier", "detect eval {}", "a detector's: use longtail eval {}"),
+        ("classifier", "detect predict {}", "use longtail predict {}"),
+        ("classifier", "detect train --resume --out {}", "choose another --out"),
+    ],
+)
+def test_a_run_of_the_other_kind(given, words, way_out, folders, capsys):
+    folder = str(folders[given])
+    said = refused(capsys, *words.format(folder).split())
+    assert said.startswith(f"longtail: {folder} is the run of a {given}, and longtail ")
+    assert way_out.format(folder) in said
+
+
+def test_a_recipe_of_the_other_kind(capsys):
+    of_detector = str(ROOT / "recipes/lvis/v0.5/deconfound-tde.yaml")
+    of_classifier = str(ROOT / "src/longtail/training/recipes/frontier.yaml")
+    for words, recipe, said in (
+        (["train"], of_detector, "a recipe of detectors: use longtail detect train --recipe"),
+        (["detect", "train"], of_classifier, "a recipe of classifiers: use longtail train"),
+        (["detect", "train"], "frontier", "use longtail train --recipe frontier"),
+    ):
+        assert said in refused(capsys, *words, "--recipe", recipe)
