@@ -10,7 +10,7 @@ from PIL.Image import Image
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
-from longtail.detection.reopen import OpenDetector, OwnSplits
+from longtail.detection.reopen import OpenDetector, OwnSplits, check_least_score
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.sections import Cells, mark_best, show_best
@@ -47,6 +47,7 @@ def report(
         raise UserError("a report needs at least one run: pass the folder of a finished run")
     check_finished(runs)
     check_page(out)
+    check_least_score(least_score)
     results = [run.result for run in runs]
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError(
@@ -91,7 +92,7 @@ def make_rows(results: Sequence[Mapping[str, Any]]) -> list[Cells]:
     rows = []
     for group, row, marks in zip(groups, figures, mark_best(figures), strict=True):
         first = group.results[0]
-        alpha = f"{first['alpha']:g}" if first["alpha"] else "-"
+        alpha = f"{first['alpha']:g}" if first["alpha"] is not None else "-"
         scoring = [group.label, first["tde"], alpha, str(len(group.results))]
         rows.append([*((text, False) for text in scoring), *show_best(row, marks)])
     return rows
