@@ -1,6 +1,7 @@
 """Mistakes on the command line: each ends in one sentence that names the way out."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,3 +103,29 @@ def test_a_recipe_of_the_other_kind(capsys):
         (["detect", "train"], "frontier", "use longtail train --recipe frontier"),
     ):
         assert said in refused(capsys, *words, "--recipe", recipe)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("audit x", "export x", "report x", "adapt x --uniform", "extend x a=b", "retrofit x"),
+        *("verify x", "figure alpha x", "figures --all x", "detect predict x", "detect report x"),
+    ],
+)
+def test_a_command_for_one_process_refuses_several(words, capsys, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = refused(capsys, *words.split())
+    assert said.startswith(
+        f"longtail: 2 processes would each do all the work of longtail {words[:4]}"
+    )
+    assert "without torchrun and srun" in said
+
+
+def test_only_the_first_process_prints_an_evaluation_as_json(capsys, monkeypatch):
+    found = SimpleNamespace(to_json=dict, metrics=SimpleNamespace(tables=dict))
+    monkeypatch.setattr("longtail.serving.evaluate.evaluate", lambda *_, **__: found)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        cli.main(["eval", "x", "--json"])
+    assert capsys.readouterr().out == "{}\n"

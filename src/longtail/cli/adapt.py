@@ -9,7 +9,7 @@ import tyro
 
 from longtail.cli.arguments import Images, OptionalOut, choose_folder
 from longtail.cli.images import check_order, list_images
-from longtail.cli.output import print_lines, show
+from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
@@ -50,6 +50,7 @@ class Adapt:
 
     def run(self) -> None:
         """Write the model and print the classes whose share changed most."""
+        refuse_ranks("adapt")
         given = bool(self.images) + (self.prior is not None) + self.uniform
         if given != 1:
             raise UserError(
