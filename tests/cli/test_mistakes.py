@@ -1,5 +1,6 @@
 """Mistakes on the command line: each ends in one sentence that names the way out."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,8 @@ import pytest
 
 from longtail.cli import parser as cli
 from longtail.cli.failures import explain_failure
+from longtail.cli.images import list_images
+from longtail.cli.prediction_lines import MARK
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig
@@ -129,3 +132,68 @@ def test_only_the_first_process_prints_an_evaluation_as_json(capsys, monkeypatch
         monkeypatch.setenv("RANK", rank)
         cli.main(["eval", "x", "--json"])
     assert capsys.readouterr().out == "{}\n"
+
+
+@pytest.mark.parametrize("words", ["train digits-lt --seeds 2 -o out", "demo -o out"])
+def test_a_report_of_others_is_refused_before_training(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "out" / "report.html"
+    page.parent.mkdir()
+    page.write_text("<h1>Mine</h1>")
+    for module in ("longtail.runs.fit", "longtail.reporting.demo"):
+        monkeypatch.setattr(f"{module}.fit_all", lambda *_, **__: pytest.fail("trained"))
+    assert "report.html was not written by longtail" in refused(capsys, *words.split())
+    assert page.read_text() == "<h1>Mine</h1>"
+
+
+@pytest.mark.parametrize("family", ["", "detect "])
+def test_the_default_folder_is_named_after_the_data_folder(family, tmp_path, monkeypatch):
+    (tmp_path / "birds").mkdir()
+    monkeypatch.chdir(tmp_path / "birds")
+    found = []
+
+    def fit(*_, out, **__):
+        found.append(out)
+        raise UserError("stop")
+
+    monkeypatch.setattr("longtail.runs.fit.fit_all", fit)
+    monkeypatch.setattr("longtail.detection.train.fit", fit)
+    for data in (".", "../birds/"):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*f"{family}train".split(), data])
+    name = "birds-deconfound-tde-s0" if family else "birds-auto"
+    assert found == 2 * [Path("runs") / name]
+
+
+def test_a_glob_expands_the_folders_that_it_matches(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "ants/1.png", "ants/deep/2.png", "bees/3.heic", "ants/notes.txt"):
+        path = tmp_path / "imgs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    expected = ["imgs/a.png", "imgs/ants/1.png", "imgs/ants/deep/2.png"]
+    for pattern in ("imgs/*", "imgs/**"):
+        listed = list_images([pattern])
+        assert sorted(set(listed.files) - {"imgs/ants/notes.txt", "imgs/bees/3.heic"}) == expected
+        assert len(set(listed.files)) == len(listed.files)
+        assert list(map(str, listed.unread)) == ["imgs/bees/3.heic"]
+        assert "imgs: 1 file is not read: 1 with .heic, such as bees/3.h" in capsys.readouterr().err
+    assert list_images(["imgs/*"]).files == expected
+    assert list_images(["imgs"]).files == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "ours"),
+    [
+        ("a.jpg  cat 0.600  dog 0.400\nb c.jpg  (unlike every class)  {cat}  no answer\n", True),
+        ("/x/a.png  no label\r\n", True),
+        ("notes  done 0.123\n", False),
+        ("a.jpg  cat 0.600\nbuy milk\n", False),
+        ("a.jpg  cat 0.600\n\nsee below\n", False),
+        ("my notes on a.jpg\na.jpg  cat 0.600\n", False),
+        ("a.jpg  cat 0.600\n" * 20_000, True),
+        ("a.jpg  cat 0.600\n" * 20_000 + "mine\n", False),
+    ],
+)
+def test_only_files_of_predictions_are_replaced(content, ours):
+    assert bool(re.search(MARK, content.encode())) == ours

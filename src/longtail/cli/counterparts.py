@@ -63,18 +63,16 @@ def _name_counterpart(name: str, folder: Path) -> str:
 
 def read_any_recipe(settings: type[Settings], recipe: Path, data: str) -> Any:
     """Return the options of a recipe; those of classifiers may be given by their names."""
-    read, other, kind, command = _read_detector, read_recipe, "classifiers", "longtail train"
-    if settings is Config:
-        read, other, kind, command = (
-            read_recipe,
-            _read_detector,
-            "detectors",
-            "longtail detect train",
-        )
+    ways: dict[str, tuple[str, Callable[[Path, str], Settings]]] = {
+        "classifiers": ("longtail train", read_recipe),
+        "detectors": ("longtail detect train", _read_detector),
+    }
+    _, read = ways.pop("classifiers" if settings is Config else "detectors")
+    ((kind, (command, read_other)),) = ways.items()
     try:
         return read(recipe, data)
     except UserError:
-        if _can_read(other, recipe, data):
+        if _can_read(read_other, recipe, data):
             raise UserError(
                 f"{recipe} is a recipe of {kind}: use {command} --recipe {recipe}"
             ) from None

@@ -60,6 +60,7 @@ class DetectTrain:
     def run(self) -> None:
         """Train, then print the average precisions."""
         from longtail.detection.train import fit
+        from longtail.evaluation.result import short_name
 
         config = self.config
         if not config.data:
@@ -67,7 +68,7 @@ class DetectTrain:
                 "which data? Give shapes-lvis, shapes-lvis-1k, coco-small, lvis-v0.5, lvis-v1 or a "
                 "folder"
             )
-        out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
+        out = self.out or Path("runs") / f"{short_name(config.data)}-{config.method}-s{config.seed}"
         with Console() as console:
             run = fit(
                 config, out=out, resume=self.resume, overwrite=self.overwrite, progress=console
