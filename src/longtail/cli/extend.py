@@ -32,7 +32,8 @@ class Extend:
     classes: Classes
     """Name of each new class, and the file, folder or glob of its photographs."""
     out: OptionalOut = None
-    """Folder for the new model, which longtail predict and export read; extended by default."""
+    """Folder for the new model, which longtail predict and export can read; ./extended by
+    default."""
     refine: bool = False
     """Then fit the head to the photographs and to the stored means of the old classes."""
 

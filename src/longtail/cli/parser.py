@@ -89,8 +89,8 @@ class PrintableFormatter(logging.Formatter):
 def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
     """Print a `UserError` as one paragraph and exit with code 2.
 
-    After Ctrl-C or SIGTERM, print the command that continues: the interrupt names it, or `words`
-    are it.
+    After Ctrl-C or SIGTERM, print the command that continues the work. It comes from the interrupt,
+    or else from `words`, the command that was interrupted.
     """
     # OpenMP threads that spin while they wait starve other processes; torch reads this on import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
