@@ -234,7 +234,7 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     (tmp_path / "adapted").mkdir()
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "--prior", "p.csv"])
-    assert "adapted exists: -o adapted replaces it" in capsys.readouterr().err
+    assert "adapted exists: pass -o adapted to replace it" in capsys.readouterr().err
     cli.main(["adapt", "m", "--prior", "p.csv", "-o", "other"])
     out = capsys.readouterr().out
     assert re.search(r"class 0 +12\.50 +30\.00\n", out) and "interval" not in out

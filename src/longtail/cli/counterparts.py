@@ -42,8 +42,8 @@ def _list_places(command: Any) -> Iterator[Path]:
 def _find_kind(folder: Path) -> str | None:
     """Return whether a folder is the run of a classifier or of a detector; None if unknown."""
     try:
-        tree = parse_yaml((folder / "config.yaml").read_text(encoding="utf-8"), str(folder))
-    except (OSError, ValueError):  # no run, or a damaged one, which the command reports
+        tree = parse_yaml(read_text(folder / "config.yaml"), str(folder))
+    except UserError:  # no run, or a damaged one, which the command reports
         return None
     if not isinstance(tree, dict) or "method" not in tree:
         return None

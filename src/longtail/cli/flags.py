@@ -65,6 +65,12 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
     return command
 
 
+def hyphenate(word: str) -> str:
+    """Write a flag with hyphens, such as --batch-size for --batch_size; leave its value alone."""
+    flag, sign, value = word.partition("=")
+    return f"{flag.replace('_', '-')}{sign}{value}" if flag.startswith("--") else word
+
+
 def _check_values(kind: type, words: list[str]) -> None:
     """Refuse a flag of several values that has none: tyro takes it for an empty list."""
     several = set(_list_several(kind))

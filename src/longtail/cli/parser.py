@@ -28,7 +28,7 @@ from longtail.cli.export import Export
 from longtail.cli.extend import Extend
 from longtail.cli.failures import explain_failure
 from longtail.cli.figure import Figure, Figures
-from longtail.cli.flags import list_flags, print_help, read_flags
+from longtail.cli.flags import hyphenate, list_flags, print_help, read_flags
 from longtail.cli.lists import DataSets, Methods
 from longtail.cli.output import rank, show
 from longtail.cli.predict import Predict
@@ -165,7 +165,7 @@ def parse(arguments: list[str]) -> Callable[[], None]:
     name, words = _split_command(arguments)
     if name not in COMMANDS:
         return partial(print, overview(name))
-    kind, words = COMMANDS[name], list(map(_hyphenate, words))
+    kind, words = COMMANDS[name], list(map(hyphenate, words))
     if "--weights" in list_flags(kind) and "--pretrained" not in list_flags(kind):
         if "--pretrained" in words and any(word.split("=")[0] == "--weights" for word in words):
             raise UserError("--pretrained and --weights were both given: pass one of them")
@@ -178,12 +178,6 @@ def parse(arguments: list[str]) -> Callable[[], None]:
         check_runs(command, name)
     run: Callable[[], None] = command.run
     return run
-
-
-def _hyphenate(word: str) -> str:
-    """Write a flag with hyphens, such as --batch-size for --batch_size; leave its value alone."""
-    flag, sign, value = word.partition("=")
-    return f"{flag.replace('_', '-')}{sign}{value}" if flag.startswith("--") else word
 
 
 def overview(family: str = "") -> str:
