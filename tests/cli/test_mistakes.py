@@ -84,10 +84,11 @@ def folders(tmp_path) -> dict[str, Path]:
         ("detector", "report {}", "use longtail detect report {}"),
         ("detector", "export {}", "detectors have longtail detect eval, sweep, predict and report"),
         ("detector", "figure alpha {}", "longtail figure takes a classifier's: detectors have"),
-        ("detector", "train --resume --out {}", "choose another --out"),
+        ("detector", "train --resume --out {}", "use longtail detect train --resume --out {}"),
+        ("detector", "train digits-lt --out {}", "choose another --out"),
         ("classifier", "detect eval {}", "a detector's: use longtail eval {}"),
         ("classifier", "detect predict {}", "use longtail predict {}"),
-        ("classifier", "detect train --resume --out {}", "choose another --out"),
+        ("classifier", "detect train --resume --out {}", "use longtail train --resume --out {}"),
     ],
 )
 def test_a_run_of_the_other_kind(given, words, way_out, folders, capsys):

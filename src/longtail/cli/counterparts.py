@@ -27,7 +27,7 @@ def check_runs(command: Any, name: str) -> None:
         if kind and kind != wanted:
             raise UserError(
                 f"{folder} is the run of a {kind}, and longtail {name} takes a {wanted}'s: "
-                f"{_name_counterpart(name, folder)}"
+                f"{_name_counterpart(name, folder, resume=getattr(command, 'resume', False))}"
             )
 
 
@@ -50,13 +50,15 @@ def _find_kind(folder: Path) -> str | None:
     return "detector" if "inference" in tree else "classifier"
 
 
-def _name_counterpart(name: str, folder: Path) -> str:
+def _name_counterpart(name: str, folder: Path, *, resume: bool) -> str:
     """Name the command for the other kind of run."""
     word = name.removeprefix("detect ")
+    other = word if word != name else f"detect {word}"
+    if word == "train" and resume:
+        return f"use longtail {other} --resume --out {folder}"
     if word == "train":
         return "choose another --out"
     if word in COMMON:
-        other = word if word != name else f"detect {word}"
         return f"use longtail {other} {folder}"
     return "detectors have longtail detect eval, sweep, predict and report"
 
