@@ -319,7 +319,10 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         (("sweep", "nowhere", "--alphas", "0:1:2:3"), "or numbers as 0,1,1.5, not '0:1:2:3'"),
         (("eval", "nowhere", "--alpha", "foo"), "--alpha takes a number or auto, not 'foo'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
-        (("methods", "deconfound", "-o", "m.md"), "--out writes a page of all methods: leave it"),
+        (
+            ("methods", "deconfound", "-o", "m.md"),
+            "--out writes a page of all methods, and deconfound is one",
+        ),
         (("figures", "-o", "figs"), "add --all to draw them"),
         (("figures", "--data", "nowhere"), "add --all to draw them"),
         (

@@ -1,11 +1,13 @@
 """Two processes equal one process on the joined batch: weights, losses, direction, detections."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from helpers import float64, on_two_ranks
+from longtail.cli import parser as cli
 from longtail.detection import predict as predicting
 from longtail.detection.average_precision import Detections, measure
 from longtail.detection.run import DetectionRun
@@ -51,3 +53,23 @@ def test_two_ranks_equal_one(tmp_path):
         torch.testing.assert_close(own.scores, theirs.scores, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(own.boxes, theirs.boxes, rtol=1e-9, atol=1e-9)
         assert torch.equal(own.labels, theirs.labels)
+
+
+def evaluate_by_command(folder: str) -> None:
+    """Evaluate and sweep a run on the CPU, as torchrun starts the commands on every rank."""
+    cli.main(["detect", "eval", folder, "--device", "cpu", "--json"])
+    cli.main(["detect", "sweep", folder, "--device", "cpu", "--alphas", "0,1"])
+
+
+def test_two_ranks_print_once_what_one_prints(tmp_path, capsys):
+    place = tmp_path / "set"
+    run = fit(small_config(place), out=tmp_path / "run", data=small_data(place))
+    evaluate_by_command(str(run.folder))
+    (alone, *table), swept = capsys.readouterr().out.splitlines(), run.folder / "sweep.csv"
+    expected = swept.read_text()
+    swept.unlink()
+    on_two_ranks(evaluate_by_command, str(run.folder), store=tmp_path / "store")
+    (result, *rows) = capsys.readouterr().out.splitlines()
+    assert json.loads(result)["ap"] == pytest.approx(json.loads(alone)["ap"])
+    assert rows == table and len(rows) == 3
+    assert swept.read_text().splitlines()[0] == expected.splitlines()[0]

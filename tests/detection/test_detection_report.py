@@ -51,6 +51,26 @@ def test_a_report_has_each_run_once(run, data, tmp_path):
     assert text.count("<svg") == 1 and "± 0.0" not in text
 
 
+def test_a_copy_is_the_same_run(run, data, tmp_path):
+    copy = shutil.copytree(run.folder, tmp_path / "copy")
+    out = page.report([run.folder, copy], tmp_path / "p.html", data=data, machine=CPU, images=0)
+    assert out.read_text().count("<svg") == 1 and "again" not in out.read_text()
+
+
+def test_a_result_of_another_version_is_explained(run, data, tmp_path):
+    older = DetectionRun(shutil.copytree(run.folder, tmp_path / "older"))
+    result = {name: value for name, value in run.result.items() if name != "images_per_second"}
+    older.write("result.json", json.dumps(result))
+    said = r"older is of another version .*has no images_per_second\. Delete .*detect train command"
+    with pytest.raises(UserError, match=said):
+        page.report([older.folder], tmp_path / "p.html", data=data, machine=CPU, images=0)
+
+
+def test_alpha_zero_is_not_a_missing_alpha(run):
+    rows = page.make_rows([{**run.result, "alpha": alpha, "seed": 0} for alpha in (0.0, None)])
+    assert [row[2][0] for row in rows] == ["0", "-"]
+
+
 def test_a_page_of_others_is_refused_before_images_are_read(run, tmp_path, monkeypatch):
     out = tmp_path / "page.html"
     out.write_text("<h1>Mine</h1>")

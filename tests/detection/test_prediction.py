@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import longtail as lt
-from helpers import float64
+from helpers import float64, holding
 from longtail.cli import parser as cli
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
@@ -340,3 +340,72 @@ def test_images_are_given_in_one_way_only(run, words, said, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["detect", "predict", str(run.folder), *words])
     assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_sweep_prints_and_writes_each_alpha_at_once(run, tmp_path, capsys, monkeypatch):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (folder / "sweep.csv").unlink(missing_ok=True)
+    words = ["detect", "sweep", str(folder), "--alphas", "0,0.5,1", "--device", "cpu"]
+    evaluate, said = OpenDetector.evaluate_as, []
+
+    def evaluating(self, config):
+        said.append(capsys.readouterr().out)
+        if config.inference.alpha == 1:
+            raise KeyboardInterrupt
+        return evaluate(self, config)
+
+    monkeypatch.setattr(OpenDetector, "evaluate_as", evaluating)
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert [len(text.splitlines()) for text in said] == [1, 1, 1]
+    header, *rows = "".join(said).splitlines()
+    assert [row.index("background-exempt") for row in rows] == 2 * [header.index("TDE")]
+    assert len((folder / "sweep.csv").read_text().splitlines()) == 1 + 2
+    monkeypatch.setattr(OpenDetector, "evaluate_as", lambda *_: pytest.fail("evaluated"))
+    with holding(folder), pytest.raises(SystemExit):
+        cli.main(words)
+    assert "is being written by" in capsys.readouterr().err
+
+
+def test_the_average_of_the_stages_can_be_changed(run, data):
+    finished = OpenDetector(run.folder, data=data, machine=CPU)
+    for tde in ("off", "plain", None):
+        config = finished.change_scoring(tde, average="logits")
+        assert config.inference.average == "logits"
+        assert finished.change_scoring(tde).inference.average == "probabilities"
+    by_logits = finished.evaluate(average="logits")
+    assert by_logits.details.inference["average"] == "logits"
+
+
+def test_eval_and_sweep_take_an_average(run, capsys):
+    words = [str(run.folder), "--average", "logits", "--device", "cpu"]
+    cli.main(["detect", "eval", *words, "--json"])
+    assert json.loads(capsys.readouterr().out)["inference"]["average"] == "logits"
+    cli.main(["detect", "sweep", *words, "--alphas", "0"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["photo.png", "--least-score", "3"], "--least-score 3 must be from 0 to 1"),
+        (["missing.png"], "missing.png: no such file"),
+        (["missing.png", "--lvis-json", "no/such/x.json"], "missing.png: no such file"),
+    ],
+)
+def test_a_refused_command_leaves_no_folder(run, words, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (50, 40), "red").save("photo.png")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["detect", "predict", str(run.folder), *words, "--device", "cpu"])
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.png"]
+
+
+@pytest.mark.parametrize("command", ["predict", "report"])
+def test_several_processes_do_not_draw_the_same(command, run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["detect", command, str(run.folder)])
+    assert f"each do all the work of longtail detect {command}" in capsys.readouterr().err

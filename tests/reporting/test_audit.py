@@ -373,7 +373,7 @@ def test_several_processes_do_not_repeat_an_audit(monkeypatch, capsys) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit, match="2"):
         main(["audit", "photos"])
-    assert "2 processes would each audit all images" in capsys.readouterr().err
+    assert "2 processes would each do all the work of longtail audit" in capsys.readouterr().err
     for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_NTASKS", "8")  # a script of sbatch, without srun, is one process

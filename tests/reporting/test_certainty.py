@@ -82,7 +82,7 @@ def test_a_result_without_certainty_has_no_section(page, tmp_path):
     new = ("reliability", "trust", "answers")
     kept = {k: v for k, v in page[1][0].result.items() if k not in new}
     (old / "result.json").write_text(json.dumps(kept))
-    assert "How sure it is" not in lt.report([old], tmp_path / "r.html").read_text()
+    assert "Calibration and answer sets" not in lt.report([old], tmp_path / "r.html").read_text()
 
 
 def test_points_lie_where_their_figures_say():

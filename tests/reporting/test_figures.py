@@ -232,6 +232,21 @@ class TestDrawn:
         ElementTree.parse(path)
         return path.read_text()
 
+    def test_seeds_that_shipped_a_rule_without_alpha_are_left_out(self, tmp_path):
+        first, other = (json.loads(p.read_text()) for p in committed("deconfound-tde")[:2])
+        files = [tmp_path / "first.json", tmp_path / "other.json"]
+        other["sweep"] = {"0": other["sweep"]["0"]}
+        for path, result in zip(files, (first, other), strict=True):
+            path.write_text(json.dumps(result))
+        for sources in (files, files[::-1]):
+            (group,) = curves.select_trainings(group_results(comparing.read_all(sources)))
+            assert group.label == "deconfound-tde, 1 of 2 seeds"
+            path = curves.collect_alpha_path(group)
+            assert path[1.0]["few"] == (pytest.approx(first["sweep"]["1"]["few"]), None)
+            self.drawn(tmp_path, "alpha", sources)
+            drawn = dict(figures.draw_all(sources, tmp_path / "all"))
+            assert drawn["alpha"].endswith("alpha.svg")
+
     def test_from_committed_results(self, tmp_path):
         both = committed("baseline", "deconfound-tde")
         text = self.drawn(tmp_path, "class-rank", both)

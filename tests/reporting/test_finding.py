@@ -38,7 +38,7 @@ def test_the_best_is_compared_with_the_baseline():
 def test_a_lead_inside_the_interval_of_every_seed_is_called_so():
     noise = {"intervals": {"class_mean": [45.0, 57.0], "overall": None}}
     best, rival = group("auto", [51.0, 52.4], **noise), group("lws", [50.0])
-    assert "1.7 points above lws, which lies inside its 95 % interval;" in state(best, rival)
+    assert "1.7 points above lws, within its own 95 % interval;" in state(best, rival)
     assert "points above lws;" in state(best, rival, measure="overall")
     assert "8.7 points above lws;" in state(best, group("lws", [43.0]))
 

@@ -57,7 +57,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
         (["train", "--resume", "--out", str(tmp_path / "none")], "holds no run to resume"),
         (
             ["detect", "train", "--resume", *out],
-            "a classifier's by the other commands",
+            "a detector's: use longtail train --resume --out",
         ),
     ):
         with pytest.raises(SystemExit):

@@ -153,6 +153,7 @@ def test_a_model_is_evaluated_on_other_labelled_rows(runs, caplog):
     found = lt.evaluate(runs["bce"], data=(rows.inputs, labels))
     assert found.overall == pytest.approx(runs["bce"].result["overall"])
     assert found.unknown == {"unknown": 1}
+    assert "left out 1 label that the model does not know: 'unknown' (1)" in caplog.text
     assert "thresholds: those of the model" in str(found)
     assert found.to_json()["task"] == "multi-label"
 
@@ -160,7 +161,7 @@ def test_a_model_is_evaluated_on_other_labelled_rows(runs, caplog):
 def test_a_report_shows_precision_of_every_label(runs, tmp_path):
     chosen = [runs["bce"], runs["deconfound-bce-tde"]]
     page = lt.report(chosen, tmp_path / "report.html").read_text()
-    assert "several an image" in page and "chosen for each label on held-out images" in page
+    assert "several per image" in page and "chosen for each label on held-out images" in page
     for run in chosen:
         assert f"{run.result['overall']:.1f}" in page
     assert "average precision in percent at each alpha" in page

@@ -226,7 +226,7 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_pretrained(served.fold(), "m")
     cli.main(["adapt", "m", "--uniform", "-o", "same"])
-    said = "no class moved: the model was for this mix already\nwritten to same\n"
+    said = "no share changed: the model already fits this class mix\nwritten to same\n"
     assert capsys.readouterr().out == said
     shares = [0.3] + [0.1] * 7
     lines = (f"{name},{share}" for name, share in zip(NAMES, shares, strict=True))
@@ -234,7 +234,7 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     (tmp_path / "adapted").mkdir()
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "--prior", "p.csv"])
-    assert "adapted exists: -o adapted replaces it" in capsys.readouterr().err
+    assert "adapted exists: pass -o adapted to replace it" in capsys.readouterr().err
     cli.main(["adapt", "m", "--prior", "p.csv", "-o", "other"])
     out = capsys.readouterr().out
     assert re.search(r"class 0 +12\.50 +30\.00\n", out) and "interval" not in out

@@ -70,6 +70,13 @@ def test_one_class_left_out_is_not_several(caplog):
     assert "left out the images of 1 class that the model" in caplog.text
 
 
+def test_only_a_label_is_left_out_of_several(caplog):
+    known = SimpleNamespace(classes=("cat",))
+    found = SimpleNamespace(unknown={"zebra": 2}, unreadable={}, metrics=known)
+    _log_left_out(found, several_labels=True)
+    assert caplog.messages == ["left out 1 label that the model does not know: 'zebra' (2)"]
+
+
 class TestOtherData:
     def test_a_subset_of_the_classes_and_unknown_ones(self, place, run, caplog):
         found = lt.evaluate(run, place / "other")

@@ -363,7 +363,7 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     assert re.search(r"takes \d of 6 held-out images", capsys.readouterr().out)
     with pytest.raises(SystemExit, match="2"):
         cli.main(["extend", "grown", "owl=new/eel"])
-    assert "extended exists: -o extended replaces it" in capsys.readouterr().err
+    assert "extended exists: pass -o extended to replace it" in capsys.readouterr().err
     assert "fox" in lt.load_model("extended").classes
 
 

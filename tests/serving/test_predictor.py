@@ -486,7 +486,7 @@ class TestCommand:
         written = made.read_bytes()
         with pytest.raises(SystemExit):
             cli.main(["export", str(run.folder), "--alpha", "0"])
-        assert f"-o {made.name} replaces it" in capsys.readouterr().err
+        assert f"pass -o {made.name} to replace it" in capsys.readouterr().err
         assert made.read_bytes() == written
         cli.main(["export", str(run.folder), "--alpha", "0", "-o", made.name])
         assert lt.load_model(made).alpha == 0.0

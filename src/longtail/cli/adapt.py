@@ -9,7 +9,7 @@ import tyro
 
 from longtail.cli.arguments import Images, OptionalOut, choose_folder
 from longtail.cli.images import check_order, list_images
-from longtail.cli.output import print_lines, show
+from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
@@ -36,7 +36,8 @@ class Adapt:
     """Images of the place of use: files, folders, quoted globs, or - to read paths from standard
     input."""
     out: OptionalOut = None
-    """Folder for the adapted model, which longtail predict and export read; adapted by default."""
+    """Folder for the adapted model, which longtail predict and export can read; ./adapted by
+    default."""
     prior: Path | None = None
     """Known class mix instead of images: a .json mapping of class names to shares that sum to 1,
     or a .csv file of lines CLASS,SHARE or CLASS;SHARE; a share may be 0.6, 0,6 or 60%."""
@@ -50,6 +51,7 @@ class Adapt:
 
     def run(self) -> None:
         """Write the model and print the classes whose share changed most."""
+        refuse_ranks("adapt")
         given = bool(self.images) + (self.prior is not None) + self.uniform
         if given != 1:
             raise UserError(
@@ -81,7 +83,7 @@ def print_mix(done: "Adaptation") -> None:
             f"{round(done.mix.strength, 2) + 0.0:.2f} (1 is the training mix, 0 uniform)"
         )
     if (done.prior - done.before).abs().max() < SHOWN:
-        show("no class moved: the model was for this mix already")
+        show("no share changed: the model already fits this class mix")
         return
     lines = []
     for c in done.list_moves():

@@ -24,7 +24,9 @@ Device = Annotated[
 def choose_folder(out: Path | None, default: str) -> Path:
     """Return `out`, or else the folder called `default`, which must not exist yet."""
     if out is None and is_first_process() and Path(default).exists():
-        raise UserError(f"{default} exists: -o {default} replaces it, another name keeps both")
+        raise UserError(
+            f"{default} exists: pass -o {default} to replace it, or another name to keep both"
+        )
     return Path(default) if out is None else out
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import OptionalOut
-from longtail.cli.output import show
+from longtail.cli.output import refuse_ranks, show
 from longtail.core.errors import UserError
 
 
@@ -52,14 +52,7 @@ class AuditCommand:
         """Print the audit, and write its page if asked to."""
         if self.out and self.out.is_dir():
             raise UserError(f"{self.out} is a folder: pass a file, as in -o {self.out}/audit.html")
-        from longtail.core.config import MachineConfig
-        from longtail.data.decoding.host import count_ranks
-
-        if (ranks := count_ranks(MachineConfig())) > 1:
-            raise UserError(
-                f"{ranks} processes would each audit all images: start longtail audit without "
-                "torchrun and srun, as one process that uses every core"
-            )
+        refuse_ranks("audit")
         from longtail.reporting.audit import audit
         from longtail.reporting.template import check_page
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from longtail.cli.arguments import Out
 from longtail.cli.output import print_table, show
 from longtail.core.console import Console
+from longtail.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Demo:
 
     def run(self) -> None:
         """Train, print the table and write the report."""
+        if self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: must be at least 1")
         from longtail.reporting.demo import demo
 
         with Console() as console:

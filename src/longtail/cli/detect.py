@@ -1,9 +1,10 @@
 """`longtail detect train`, `eval`, `sweep` and `report`: detectors and instance segmentation."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from longtail.cli.arguments import (
     Device,
@@ -13,12 +14,16 @@ from longtail.cli.arguments import (
     RunFolder,
     RunFolders,
 )
-from longtail.cli.output import is_first_process, print_lines, show
+from longtail.cli.output import GrowingTable, is_first_process, print_lines, refuse_ranks, show
 from longtail.core.alphas import parse_alphas
 from longtail.core.config import MachineConfig
 from longtail.core.console import Console
 from longtail.core.errors import UserError
-from longtail.detection.config import DetectionConfig, Tde
+from longtail.core.notebook import Cell
+from longtail.detection.config import DetectionConfig, StageAverage, Tde
+
+if TYPE_CHECKING:
+    from longtail.detection.run import DetectionRun
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class DetectTrain:
     def run(self) -> None:
         """Train, then print the average precisions."""
         from longtail.detection.train import fit
+        from longtail.evaluation.result import short_name
 
         config = self.config
         if not config.data:
@@ -62,7 +68,7 @@ class DetectTrain:
                 "which data? Give shapes-lvis, shapes-lvis-1k, coco-small, lvis-v0.5, lvis-v1 or a "
                 "folder"
             )
-        out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
+        out = self.out or Path("runs") / f"{short_name(config.data)}-{config.method}-s{config.seed}"
         with Console() as console:
             run = fit(
                 config, out=out, resume=self.resume, overwrite=self.overwrite, progress=console
@@ -81,6 +87,8 @@ class DetectEval:
     """off, plain (all classes alike) or background-exempt (Eq. 9); the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect to remove; the run's own by default."""
+    average: StageAverage | None = None
+    """Average the three stages' probabilities, or their logits; the run's own by default."""
     data: MovedData = None
     json: bool = False
     """Print the whole result as JSON."""
@@ -97,11 +105,13 @@ class DetectEval:
 
         machine = MachineConfig(device=self.device)
         finished = OpenDetector(self.folder, data=self.data, machine=machine)
-        result = finished.evaluate(self.tde, self.alpha).to_json()
+        result = finished.evaluate(self.tde, self.alpha, self.average)
+        if result is None:  # rank 0 has it
+            return
         if self.json:
-            print(json.dumps(result))
+            print(json.dumps(result.to_json()))
         else:
-            _print_precisions([result])
+            _print_precisions([result.to_json()])
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,8 @@ class DetectSweep:
     """FIRST:LAST:STEP, or numbers separated by commas."""
     tde: Literal["plain", "background-exempt"] = "background-exempt"
     """Remove the effect from all classes, or from all but the background."""
+    average: StageAverage | None = None
+    """Average the three stages' probabilities, or their logits; the run's own by default."""
     data: MovedData = None
     device: Device = "auto"
 
@@ -121,19 +133,24 @@ class DetectSweep:
       longtail detect sweep runs/shapes-lvis-deconfound-tde-s0 --alphas 0,1,1.5 --tde plain"""
 
     def run(self) -> None:
-        """Print one line per alpha and write sweep.csv into the run."""
-        from longtail.core.locks import hold_lock
+        """Print a line and complete sweep.csv in the run after each alpha."""
+        from longtail.core.locks import hold_folders
         from longtail.detection.reopen import OpenDetector
-        from longtail.evaluation.result import csv_text
 
+        alphas = parse_alphas(self.alphas)
         machine = MachineConfig(device=self.device)
         finished = OpenDetector(self.folder, data=self.data, machine=machine)
-        results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
-        _print_precisions(results)
-        names = tuple(results[0]["ap"])
-        rows = ((r["alpha"], *(r["ap"][name] for name in names)) for r in results)
-        with hold_lock(self.folder):  # another sweep may end now
-            finished.run.write("sweep.csv", csv_text(("alpha", *names), rows))
+        made = finished.sweep(alphas, self.tde, self.average)
+        longest = max((f"{alpha:g}" for alpha in alphas), key=len)
+        widest = [f"{finished.config.training}-tde", self.tde, longest]
+        results: list[dict[str, Any]] = []
+        with hold_folders([self.folder], finished.fabric, lambda: None):
+            table = GrowingTable(_list_columns(), widest)
+            for result in made:
+                if result is not None:  # on rank 0
+                    results.append(result.to_json())
+                    table.add(_list_cells(results[-1]))
+                    _write_sweep(finished.run, results)
 
 
 @dataclass(frozen=True)
@@ -157,6 +174,7 @@ class DetectReport:
 
     def run(self) -> None:
         """Write the page and print its path."""
+        refuse_ranks("detect report")
         from longtail.detection.report import report
 
         if self.count < 0:
@@ -172,11 +190,28 @@ class DetectReport:
         show(f"written to {page}")
 
 
-def _print_precisions(results: list[dict[str, Any]]) -> None:
+def _write_sweep(run: "DetectionRun", results: Sequence[Mapping[str, Any]]) -> None:
+    """Write sweep.csv with the results so far."""
+    from longtail.evaluation.result import csv_text
+
+    names = tuple(results[0]["ap"])
+    rows = ((r["alpha"], *(r["ap"][name] for name in names)) for r in results)
+    run.write("sweep.csv", csv_text(("alpha", *names), rows))
+
+
+def _print_precisions(results: Sequence[Mapping[str, Any]]) -> None:
+    print_lines(_list_columns(), map(_list_cells, results))
+
+
+def _list_columns() -> list[str]:
     from longtail.detection.run import FIGURES
 
-    lines = []
-    for r in results:
-        alpha = None if r["alpha"] is None else f"{r['alpha']:g}"
-        lines.append([r["method"], r["tde"], alpha, *(r["ap"][name] for name in FIGURES)])
-    print_lines(["method", "TDE", "alpha", *FIGURES], lines)
+    return ["method", "TDE", "alpha", *FIGURES]
+
+
+def _list_cells(result: Mapping[str, Any]) -> list[Cell]:
+    """List the cells of a result's row in a table."""
+    from longtail.detection.run import FIGURES
+
+    alpha = None if result["alpha"] is None else f"{result['alpha']:g}"
+    return [result["method"], result["tde"], alpha, *(result["ap"][name] for name in FIGURES)]

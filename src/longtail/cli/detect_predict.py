@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder
 from longtail.cli.images import list_images
-from longtail.cli.output import show
+from longtail.cli.output import refuse_ranks, show
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -38,7 +38,8 @@ class DetectPredict:
     out: Out = Path("predictions")
     """Folder for the drawings."""
     count: int = 8
-    """Number of validation images to draw."""
+    """Number of images to draw of the run's validation part, or of those that --annotations
+    lists."""
     least_score: float = 0.3
     """Draw only detections with at least this score."""
     lvis_json: Path | None = None
@@ -64,9 +65,24 @@ class DetectPredict:
 
     def run(self) -> None:
         """Write the drawings or the result file."""
-        from longtail.core.files import replace_atomically
-        from longtail.detection.average_precision import lvis_json
         from longtail.detection.reopen import OpenDetector
+
+        refuse_ranks("detect predict")
+        self._check_options()
+        machine = MachineConfig(device=self.device)
+        finished = OpenDetector(self.folder, data=self.data, machine=machine)
+        config = finished.change_scoring(self.tde, self.alpha)
+        data, complete = self._read_images(finished)
+        if self.lvis_json:
+            self._write_detections(self.lvis_json, finished, config, data)
+        else:
+            self._draw(finished, config, data)
+        if not complete:
+            sys.exit(1)
+
+    def _check_options(self) -> None:
+        """Refuse options that do not go together, and places that cannot be written to."""
+        from longtail.detection.reopen import check_least_score
 
         if self.annotations and self.images:
             raise UserError("--annotations lists the images: pass it, or IMAGES, not both")
@@ -91,24 +107,27 @@ class DetectPredict:
             raise UserError(f"{flag} is for drawings, and --lvis-json draws nothing: pass one")
         if self.count < 1:
             raise UserError(f"--count {self.count}: must be at least 1")
-        machine = MachineConfig(device=self.device)
-        finished = OpenDetector(self.folder, data=self.data, machine=machine)
-        config = finished.change_scoring(self.tde, self.alpha)
+        check_least_score(self.least_score)
         if self.lvis_json and self.lvis_json.is_dir():
             raise UserError(f"{self.lvis_json} is a folder: --lvis-json is the file to write")
         _check_writable(self.lvis_json.parent if self.lvis_json else self.out)
-        data, complete = self._read_images(finished)
-        if self.lvis_json:
-            _check_not_inputs([self.lvis_json], data, self.annotations)
-            detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
-            with replace_atomically(self.lvis_json) as path:
-                path.write_text(json.dumps(detections), encoding="utf-8")
-            images = count_noun(len(data), "image")
-            show(f"{len(detections):,} detections in {images}: {self.lvis_json}")
-        else:
-            self._draw(finished, config, data)
-        if not complete:
-            sys.exit(1)
+
+    def _write_detections(
+        self,
+        out: Path,
+        finished: "OpenDetector",
+        config: DetectionConfig,
+        data: "DetectionSet",
+    ) -> None:
+        """Write all detections to an LVIS result file, and print how many."""
+        from longtail.core.files import replace_atomically
+        from longtail.detection.average_precision import lvis_json
+
+        _check_not_inputs([out], data, self.annotations)
+        detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
+        with replace_atomically(out) as path:
+            path.write_text(json.dumps(detections), encoding="utf-8")
+        show(f"{len(detections):,} detections in {count_noun(len(data), 'image')}: {out}")
 
     def _draw(
         self, finished: "OpenDetector", config: DetectionConfig, data: "DetectionSet"
@@ -121,6 +140,7 @@ class DetectPredict:
         drawings = finished.compare(config, data, chosen, self.least_score)
         detections = 0
         for target, (picture, found) in zip(targets, drawings, strict=True):
+            self.out.mkdir(parents=True, exist_ok=True)  # a refused command leaves none
             picture.save(target)
             detections += found
         show(
@@ -151,10 +171,10 @@ class DetectPredict:
 
 
 def _check_writable(folder: Path) -> None:
-    """Make `folder`, and raise an error if no file can be written into it."""
+    """Raise an error if no file can be written into `folder`, which need not exist yet."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise UserError(
@@ -177,7 +197,7 @@ def _check_not_inputs(
 
 
 def _identify(path: Path) -> tuple[int, int]:
-    """Return what every name of a file shares: links and other cases lead to the same file."""
+    """Return the device and the inode of a file, which all its names and links share."""
     found = path.stat()
     return found.st_dev, found.st_ino
 

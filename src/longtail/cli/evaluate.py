@@ -51,8 +51,9 @@ class Eval:
             alpha = parse_number("--alpha", alpha, "a number or auto")
         places = {"root": self.root, "background": self.background, "flips": self.flips}
         result = evaluate(self.model, self.data, alpha, **places)  # type: ignore[arg-type]
+        if not is_first_process():
+            return
         if self.json:
             print(json.dumps(result.to_json() | round_floats(result.metrics.tables())))
-            return
-        if is_first_process():
+        else:
             show(str(result))

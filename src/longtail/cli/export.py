@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longtail.cli.arguments import OptionalOut, RunFolder
-from longtail.cli.output import show
+from longtail.cli.output import refuse_ranks, show
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Export:
 
     def run(self) -> None:
         """Write the file and print its path."""
+        refuse_ranks("export")
         from longtail.serving.write import card_path, export
 
         path = export(

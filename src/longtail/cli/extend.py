@@ -9,7 +9,7 @@ import tyro
 
 from longtail.cli.arguments import OptionalOut, choose_folder
 from longtail.cli.images import list_images
-from longtail.cli.output import is_first_process, show
+from longtail.cli.output import is_first_process, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun, join_names, quote_if_needed
 
@@ -32,7 +32,8 @@ class Extend:
     classes: Classes
     """Name of each new class, and the file, folder or glob of its photographs."""
     out: OptionalOut = None
-    """Folder for the new model, which longtail predict and export read; extended by default."""
+    """Folder for the new model, which longtail predict and export can read; ./extended by
+    default."""
     refine: bool = False
     """Then fit the head to the photographs and to the stored means of the old classes."""
 
@@ -42,6 +43,7 @@ class Extend:
 
     def run(self) -> None:
         """Write the model and print what the new classes take from the old ones."""
+        refuse_ranks("extend")
         listed = {name: list_images([place]) for name, place in map(_split, self.classes)}
         names = {name: list(images.files) for name, images in listed.items()}
         if len(names) < len(self.classes):

@@ -20,7 +20,10 @@ def explain_failure(error: BaseException) -> str | None:
     if any(word in text for word in PROCESSES):
         return f"no more processes or threads can be started ({text}): raise the limit (ulimit -u)"
     if isinstance(error, RuntimeError) and any(word in text for word in LOST_RANK):
-        return "another rank has ended: see its message, then continue with --resume"
+        return (
+            "another rank has ended: see its message, then repeat the command (a training with "
+            "--resume)"
+        )
     if isinstance(error, RuntimeError):
         from longtail.data.decoding.workers import explain_killed_worker
 

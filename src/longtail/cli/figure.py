@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from longtail.cli.arguments import OptionalOut, Out, RunFolders
-from longtail.cli.output import print_lines, show
+from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
@@ -41,6 +41,7 @@ class Figure:
 
     def run(self) -> None:
         """Draw the figure and print its path."""
+        refuse_ranks("figure")
         from longtail.reporting import figures
 
         chosen = {"images": self.images, "layer": self.layer, "data": self.data}
@@ -72,6 +73,7 @@ class Figures:
 
     def run(self) -> None:
         """Print one line per figure."""
+        refuse_ranks("figures")
         from longtail.reporting import figures
 
         if not self.all:

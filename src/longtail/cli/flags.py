@@ -10,7 +10,7 @@ import io
 import re
 import shutil
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import redirect_stderr
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from functools import partial
@@ -38,6 +38,7 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
 
     `program` is the command as the user typed it, for errors.
     """
+    _check_values(kind, words)
     said = io.StringIO()
     try:
         with redirect_stderr(said):
@@ -60,8 +61,31 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
         hint = ""
         if program == "longtail train" and extra[0] in _list_after("--method", words):
             hint = ": commas separate methods, as in --method baseline,deconfound-tde"
-        raise UserError(f"unexpected argument '{extra[0]}'{hint} (see longtail --help)")
+        raise UserError(f"unexpected argument '{extra[0]}'{hint} (see {program} --help)")
     return command
+
+
+def hyphenate(word: str) -> str:
+    """Write a flag with hyphens, such as --batch-size for --batch_size; leave its value alone."""
+    flag, sign, value = word.partition("=")
+    return f"{flag.replace('_', '-')}{sign}{value}" if flag.startswith("--") else word
+
+
+def _check_values(kind: type, words: list[str]) -> None:
+    """Refuse a flag of several values that has none: tyro takes it for an empty list."""
+    several = set(_list_several(kind))
+    for word, value in pairwise([*words, "--"]):
+        if word in several and value.startswith("-") and not re.match(r"-[.\d]", value):
+            raise UserError(f"{word} needs a value")
+
+
+def _list_several(kind: type) -> Iterator[str]:
+    """Yield the flags of a command that take several values."""
+    for item in fields(kind):
+        if isinstance(item.type, type) and is_dataclass(item.type):
+            yield from _list_several(item.type)
+        elif get_origin(item.type) is tuple:
+            yield f"--{item.name.replace('_', '-')}"
 
 
 def _list_after(flag: str, words: list[str]) -> list[str]:

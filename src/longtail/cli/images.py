@@ -4,7 +4,7 @@ import glob
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ class ListedImages(NamedTuple):
     files: Iterable[str]
     """The image files, in order."""
     unread: Sequence[Path] = ()
-    """Images in its folders with a suffix that longtail does not read, and no copy that it does."""
+    """Images in its folders with a suffix that longtail does not read, unless a readable image has
+    the same name."""
 
 
 def list_images(images: Sequence[str]) -> ListedImages:
@@ -45,35 +46,49 @@ def list_images(images: Sequence[str]) -> ListedImages:
 
 
 def _expand(name: str) -> ListedImages:
-    from longtail.data.image_files import UNREAD, list_files
-
-    path = Path(os.path.expanduser(name))
     if name == STDIN:
         return ListedImages(line.rstrip("\r\n") for line in sys.stdin if line.strip())
-    unread: list[Path] = []
-    if path.is_dir():
-        images, others = list_files(path)
-        files = list(map(str, images))
-        read = {each.with_suffix("") for each in images}  # cameras also write a .jpg beside a .nef
-        unread = [
-            each
-            for each in others
-            if each.suffix.lower() in UNREAD and each.with_suffix("") not in read
-        ]
-    elif glob.has_magic(name) and not path.exists():
-        files = sorted(glob.glob(str(path), recursive=True))
-    else:
-        files = [str(path)]
+    path = Path(os.path.expanduser(name))
+    places = [path]
+    if _is_glob(path):
+        places = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
+    parts = list(map(_list_place, places))
+    # ** matches a folder, the folders in it and their images
+    files = list(dict.fromkeys(file for part in parts for file in part.files))
+    unread = list(dict.fromkeys(file for part in parts for file in part.unread))
     if not files:
         found = f". {_describe_unread(name, unread)}. Convert to .jpg or .png" if unread else ""
         raise UserError(f"'{name}': no image found{found}")
     return ListedImages(files, unread)
 
 
-def _describe_unread(folder: str, unread: Sequence[Path]) -> str:
+def _is_glob(path: Path) -> bool:
+    return glob.has_magic(str(path)) and not path.exists()
+
+
+def _list_place(path: Path) -> ListedImages:
+    """List the images of a folder, or the one that a file is."""
+    from longtail.data.image_files import UNREAD, list_files
+
+    if not path.is_dir():
+        return ListedImages([str(path)])
+    images, others = list_files(path)
+    read = {each.with_suffix("") for each in images}  # cameras also write a .jpg beside a .nef
+    unread = [
+        each
+        for each in others
+        if each.suffix.lower() in UNREAD and each.with_suffix("") not in read
+    ]
+    return ListedImages(list(map(str, images)), unread)
+
+
+def _describe_unread(name: str, unread: Sequence[Path]) -> str:
     from longtail.data.image_files import describe_others
 
-    return describe_others(Path(os.path.expanduser(folder)), unread)
+    root = Path(os.path.expanduser(name))
+    if _is_glob(root):
+        root = Path(*takewhile(lambda part: not glob.has_magic(part), root.parts))
+    return describe_others(root, unread)
 
 
 def check_order(model: Path, images: Sequence[str]) -> None:

@@ -31,7 +31,10 @@ class Methods:
         from longtail.methods import table as listing
 
         if self.name and self.out:
-            raise UserError(f"--out writes a page of all methods: leave it out, or {self.name}")
+            raise UserError(
+                f"--out writes a page of all methods, and {self.name} is one: pass --out or a "
+                "method, not both"
+            )
         if self.name:
             show(methods.describe(self.name))
             if options := listing.describe_options(self.name):

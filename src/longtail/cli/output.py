@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.core.errors import UserError
 from longtail.core.names import make_text_printable
 from longtail.core.notebook import Cell, format_lines
 
@@ -70,6 +71,36 @@ def print_lines(header: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
     if not is_first_process():
         return
     show("\n".join(format_lines(header, lines)))
+
+
+class GrowingTable:
+    """A plain table whose rows are printed as they come, on rank 0 only."""
+
+    def __init__(self, header: Sequence[str], widest: Sequence[str]):
+        """Print the header; `widest` has the longest text of each of the first columns.
+
+        The other columns hold percentages.
+        """
+        texts = [*widest, *["100.0"] * (len(header) - len(widest))]
+        self._header = [name.ljust(len(text)) for name, text in zip(header, texts, strict=True)]
+        print_lines(self._header, [])
+
+    def add(self, row: Sequence[Cell]) -> None:
+        """Print a row at once, though it may go into a file."""
+        if is_first_process():
+            show(format_lines(self._header, [row])[1], flush=True)
+
+
+def refuse_ranks(command: str) -> None:
+    """Refuse several processes of a command that each of them would do in full."""
+    from longtail.core.config import MachineConfig
+    from longtail.data.decoding.host import count_ranks
+
+    if (ranks := count_ranks(MachineConfig())) > 1:
+        raise UserError(
+            f"{ranks} processes would each do all the work of longtail {command}: start it without "
+            "torchrun and srun, as one process"
+        )
 
 
 def is_first_process() -> bool:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import longtail
 from longtail.cli.adapt import Adapt
 from longtail.cli.audit import AuditCommand
+from longtail.cli.counterparts import check_runs, read_any_recipe
 from longtail.cli.demo import Demo
 from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
 from longtail.cli.detect_predict import DetectPredict
@@ -27,7 +28,7 @@ from longtail.cli.export import Export
 from longtail.cli.extend import Extend
 from longtail.cli.failures import explain_failure
 from longtail.cli.figure import Figure, Figures
-from longtail.cli.flags import list_flags, print_help, read_flags
+from longtail.cli.flags import hyphenate, list_flags, print_help, read_flags
 from longtail.cli.lists import DataSets, Methods
 from longtail.cli.output import rank, show
 from longtail.cli.predict import Predict
@@ -36,12 +37,10 @@ from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
 from longtail.cli.verify import Verify
-from longtail.core.config import PRETRAINED, Config
+from longtail.core.config import PRETRAINED
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.interrupt import Terminated
 from longtail.core.names import make_text_printable
-from longtail.core.plain import read_text
-from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
@@ -90,8 +89,8 @@ class PrintableFormatter(logging.Formatter):
 def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
     """Print a `UserError` as one paragraph and exit with code 2.
 
-    After Ctrl-C or SIGTERM, print the command that continues: the interrupt names it, or `words`
-    are it.
+    After Ctrl-C or SIGTERM, print the command that continues the work. It comes from the interrupt,
+    or else from `words`, the command that was interrupted.
     """
     # OpenMP threads that spin while they wait starve other processes; torch reads this on import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -166,7 +165,7 @@ def parse(arguments: list[str]) -> Callable[[], None]:
     name, words = _split_command(arguments)
     if name not in COMMANDS:
         return partial(print, overview(name))
-    kind = COMMANDS[name]
+    kind, words = COMMANDS[name], list(map(hyphenate, words))
     if "--weights" in list_flags(kind) and "--pretrained" not in list_flags(kind):
         if "--pretrained" in words and any(word.split("=")[0] == "--weights" for word in words):
             raise UserError("--pretrained and --weights were both given: pass one of them")
@@ -176,6 +175,7 @@ def parse(arguments: list[str]) -> Callable[[], None]:
         command = parse_configured(name, kind, words)
     else:
         command = parse_alone(kind, f"longtail {name}", words)
+        check_runs(command, name)
     run: Callable[[], None] = command.run
     return run
 
@@ -223,8 +223,13 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
     method_options: dict[str, str] = {}
     if any(item.name == "options" for item in fields(kind().config)):
         ours, method_options = _split_method_options(ours)
-    default = kind(config=_choose_defaults(read_flags(program, kind, ours)))
-    if HELP_WORDS.intersection(words):
+    wants_help = bool(HELP_WORDS.intersection(words))
+    first = read_flags(program, kind, ours)
+    if not wants_help:
+        _check_resumable(program, first)
+        check_runs(first, name)
+    default = kind(config=_choose_defaults(first))
+    if wants_help:
         print_help(program, kind, default, advanced="--help-all" in words)
     command = read_flags(program, kind, ours, default=default)
     if method_options:
@@ -238,14 +243,22 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
     return replace(command, config=config)
 
 
+def _check_resumable(program: str, command: Any) -> None:
+    """Refuse --resume if nothing says which run to continue."""
+    named = command.config.data or getattr(command.config.files, "list", None)
+    if command.resume and not (named or command.recipe or command.out):
+        raise UserError(
+            "--resume needs --out, the folder of the run to continue, as in "
+            f"{program} --resume --out runs/NAME"
+        )
+
+
 def _choose_defaults(command: Any) -> Any:
     """Return the configuration that a recipe, a run to resume or the data set's preset gives."""
     settings, data = type(command.config), command.config.data
     recipe, out = command.recipe, command.out
-    if recipe and settings is Config:
-        return read_recipe(recipe, data)
     if recipe:
-        return settings.from_yaml(read_text(recipe), f"the recipe {recipe}", data=data)
+        return read_any_recipe(settings, recipe, data)
     named = data or getattr(command.config.files, "list", None)
     if named or not (command.resume and out):
         return settings.preset(data)

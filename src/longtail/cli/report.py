@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longtail.cli.arguments import Out, RunFolders
-from longtail.cli.output import show
+from longtail.cli.output import refuse_ranks, show
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Report:
 
     def run(self) -> None:
         """Write the page and print its path."""
+        refuse_ranks("report")
         from longtail.reporting.page import report
         from longtail.runs.compare import find_runs
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from longtail.cli.arguments import Out, find_changed_options
-from longtail.cli.output import print_lines, show
+from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 
@@ -35,6 +35,7 @@ class RetrofitCommand:
 
     def run(self) -> None:
         """Print the accuracies before and after, and the verdict."""
+        refuse_ranks("retrofit")
         from longtail.evaluation import tables
         from longtail.serving.retrofit import retrofit
 

@@ -58,17 +58,21 @@ class Train:
     def run(self) -> None:
         """Train, then print a table of accuracies."""
         from longtail import methods
+        from longtail.evaluation.result import short_name
+        from longtail.reporting.template import check_page
         from longtail.runs.fit import fit_all
 
         if not self.config.data and not self.config.files.list:
             raise UserError("which data? Give a name, a path or --list (see longtail data)")
         method = self.config.method
         names = methods.list_names() if method == "all" else method.split(",")
-        source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
+        source = short_name(self.config.data or str(self.config.files.list)).replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{method}"
         if self.seeds is not None and self.seeds < 1:
             raise UserError(f"--seeds {self.seeds}: must be at least 1")
         seeds = range(self.config.seed, self.config.seed + (self.seeds or 1))
+        if len(names) * len(seeds) > 1:
+            check_page(out / "report.html")  # it is written last
         with Console() as console:
             runs = fit_all(
                 self.config,

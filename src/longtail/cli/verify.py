@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from longtail.cli.output import show
+from longtail.cli.output import refuse_ranks, show
 from longtail.core.errors import Problems, UserError
 from longtail.core.names import count_noun
 
@@ -31,6 +31,7 @@ class Verify:
 
     def run(self) -> None:
         """Print the damage and a summary."""
+        refuse_ranks("verify")
         from longtail.serving.verification import verify_all
 
         if not self.paths:
@@ -55,4 +56,3 @@ class Verify:
                 show(f"longtail: {error}", file=sys.stderr)
             sys.exit(1)
         problems.raise_all()
-        sys.exit(0)

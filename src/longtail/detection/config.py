@@ -274,7 +274,8 @@ class DetectionConfig(Settings):
             way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"
             raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
         if bool(self.start) != (self.model.norm == "frozen"):
-            flag = "--weights" if self.model.weights else "--pretrained"
+            flag = "--weights FILE" if self.model.weights else "--pretrained"
+            flag = flag if self.start else "--pretrained (or --weights FILE)"
             raise UserError(
                 f"{flag} and --norm frozen belong together: --norm frozen keeps the batch "
                 "statistics of pretrained weights. Pass both, or neither"

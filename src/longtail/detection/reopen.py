@@ -15,7 +15,7 @@ from longtail.core.progress import log_progress
 from longtail.data.decoding.orientation import upright_size
 from longtail.detection import pictures
 from longtail.detection.average_precision import Detections
-from longtail.detection.config import DetectionConfig, Tde
+from longtail.detection.config import DetectionConfig, StageAverage, Tde
 from longtail.detection.cosines import COSINE_IMAGES, average_by_class, object_cosines
 from longtail.detection.data.annotations import Picture
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load
@@ -89,9 +89,14 @@ class OpenDetector:
         """Validation split of the run."""
         return self.splits[1]
 
-    def change_scoring(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionConfig:
+    def change_scoring(
+        self,
+        tde: Tde | None = None,
+        alpha: float | None = None,
+        average: StageAverage | None = None,
+    ) -> DetectionConfig:
         """Return the run's configuration with another scoring; None keeps the run's own."""
-        config = self.config
+        config = self.config if average is None else self.config.with_options(average=average)
         tde = tde or (config.tde if alpha is None or config.tde != "off" else "background-exempt")
         if tde == "off" and alpha is not None:
             raise UserError("--tde off removes nothing, so --alpha has no effect: pass only one")
@@ -110,11 +115,14 @@ class OpenDetector:
     def _feed(self) -> Feed:
         return open_feed(self.detector, self.config, self.val, self.fabric)
 
-    def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
-        """Evaluate on the validation split; write nothing."""
-        result = self.evaluate_as(self.change_scoring(tde, alpha))
-        assert result is not None  # there is one process, with rank 0
-        return result
+    def evaluate(
+        self,
+        tde: Tde | None = None,
+        alpha: float | None = None,
+        average: StageAverage | None = None,
+    ) -> DetectionResult | None:
+        """Evaluate on the validation split; write nothing. Ranks other than 0 return None."""
+        return self.evaluate_as(self.change_scoring(tde, alpha, average))
 
     def evaluate_as(self, config: DetectionConfig) -> DetectionResult | None:
         """Evaluate with the scoring of `config`, on every rank; all but rank 0 return None."""
@@ -142,10 +150,18 @@ class OpenDetector:
         return cosines.mean().item(), average_by_class(own, labels, len(self.categories.ids))
 
     def sweep(
-        self, alphas: Sequence[float], tde: Tde = "background-exempt"
-    ) -> Iterator[DetectionResult]:
-        """Yield the result at each alpha."""
-        return (self.evaluate(tde, alpha) for alpha in alphas)
+        self,
+        alphas: Sequence[float],
+        tde: Tde = "background-exempt",
+        average: StageAverage | None = None,
+    ) -> Iterator[DetectionResult | None]:
+        """Return an iterator of the result at each alpha; ranks other than 0 get None.
+
+        Raises:
+            UserError: at once, if an alpha or the detector does not allow it.
+        """
+        ways = [self.change_scoring(tde, alpha, average) for alpha in alphas]
+        return map(self.evaluate_as, ways)
 
     def find_faults(
         self, images: Sequence[T], open_image: Callable[[T], DetectionSet]
@@ -182,8 +198,7 @@ class OpenDetector:
 
         Also yield its number of detections with the scoring of `config`.
         """
-        if not 0 <= least_score <= 1:
-            raise UserError(f"--least-score {least_score:g} must be from 0 to 1, like the scores")
+        check_least_score(least_score)
         if not images:
             return
         data = data.select(images)
@@ -217,6 +232,12 @@ class OpenDetector:
                 output = detect(self.detector.set_scoring(config).eval(), batch, self.fabric)
                 detections.append(list(rescale(output, batch, data, numbers)))
             yield from zip(*detections, strict=True)
+
+
+def check_least_score(least_score: float) -> None:
+    """Refuse a least score of drawn detections that no score could be compared with."""
+    if not 0 <= least_score <= 1:
+        raise UserError(f"--least-score {least_score:g} must be from 0 to 1, like the scores")
 
 
 def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:

@@ -1,6 +1,5 @@
 """A page about finished detectors: figures, losses, and pictures without and with TDE."""
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,19 @@ from PIL.Image import Image
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
-from longtail.detection.reopen import OpenDetector, OwnSplits
+from longtail.detection.reopen import OpenDetector, OwnSplits, check_least_score
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
+from longtail.reporting.evaluated import drop_copies
 from longtail.reporting.sections import Cells, mark_best, show_best
-from longtail.reporting.template import check_page, source, template, write_page
+from longtail.reporting.template import check_page, encode_jpeg, source, template, write_page
 from longtail.runs.compare import check_finished
 
+NEEDS = (
+    *("method", "data", "seed", "options", "alpha", "tde", "ap", "inference", "train", "epochs"),
+    *("recipe_id", "subset_sha256", "seconds", "images_per_second", "device"),
+)
+"""Fields that a result must have to be reported."""
 WIDTH, HEIGHT = 600, 200
 """Width and height of the loss curve, in units of its SVG."""
 
@@ -42,12 +47,14 @@ def report(
         data: splits of the data if they are loaded already, or the place it was moved to.
         machine: options of the machine that predicts.
     """
-    runs = list({run.folder.resolve(): run for run in map(DetectionRun.open, folders)}.values())
+    runs = list(map(DetectionRun.open, folders))
     if not runs:
         raise UserError("a report needs at least one run: pass the folder of a finished run")
     check_finished(runs)
     check_page(out)
-    results = [run.result for run in runs]
+    check_least_score(least_score)
+    runs = drop_copies(runs)
+    results = [_read_result(run) for run in runs]
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError(
             "these runs have different data and cannot share a report: write one for each data set"
@@ -81,6 +88,20 @@ def report(
     return write_page(out, page)
 
 
+def _read_result(run: DetectionRun) -> Mapping[str, Any]:
+    """Return the result of a run; it must have the fields that the page shows."""
+    result = run.result
+    if missing := [name for name in NEEDS if name not in result]:
+        about = result.get("versions")
+        version = about.get("longtail", "unknown") if isinstance(about, Mapping) else "unknown"
+        raise UserError(
+            f"{run.folder} is of another version of longtail ({version}): its result has no "
+            f"{', '.join(missing)}. Delete {run.folder}/result.json, and the same {run.command} "
+            "command with --resume evaluates the run again without training it"
+        )
+    return result
+
+
 def make_rows(results: Sequence[Mapping[str, Any]]) -> list[Cells]:
     """Make a row for each group of runs that differ only in their seed: mean and deviation."""
     groups = tables.group_seeds(results)
@@ -91,7 +112,7 @@ def make_rows(results: Sequence[Mapping[str, Any]]) -> list[Cells]:
     rows = []
     for group, row, marks in zip(groups, figures, mark_best(figures), strict=True):
         first = group.results[0]
-        alpha = f"{first['alpha']:g}" if first["alpha"] else "-"
+        alpha = f"{first['alpha']:g}" if first["alpha"] is not None else "-"
         scoring = [group.label, first["tde"], alpha, str(len(group.results))]
         rows.append([*((text, False) for text in scoring), *show_best(row, marks)])
     return rows
@@ -108,7 +129,7 @@ def _encode_picture(picture: Image) -> str:
     """Encode a picture as a data URL."""
     content = io.BytesIO()
     picture.save(content, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return encode_jpeg(content.getvalue())
 
 
 def _describe_run(name: str, run: DetectionRun, result: Mapping[str, Any]) -> dict[str, str]:

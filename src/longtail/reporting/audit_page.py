@@ -1,6 +1,5 @@
 """An audit as HTML: the tail, the findings with thumbnails, and the curve of a run."""
 
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from longtail.reporting import audit_text
 from longtail.reporting.growth_picture import draw_growth
 from longtail.reporting.outlook import RunOutlook
 from longtail.reporting.tail_picture import COLOURS, draw_tail
-from longtail.reporting.template import source, template
+from longtail.reporting.template import encode_jpeg, source, template
 
 MOST_ITEMS = 200
 """Items of a finding that the page lists."""
@@ -99,8 +98,4 @@ def _make_thumbnails(inspection: Inspection, findings: Iterable[Finding]) -> dic
         for row in item.rows[:MOST_ROWS]
     ]
     encoded = {row: encode_thumbnail(blob, THUMBNAIL) for row, blob in inspection.read_rows(rows)}
-    return {
-        row: f"data:image/jpeg;base64,{b64encode(jpeg).decode()}"
-        for row, jpeg in encoded.items()
-        if jpeg
-    }
+    return {row: encode_jpeg(jpeg) for row, jpeg in encoded.items() if jpeg}

@@ -7,6 +7,7 @@ from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.core.options import differences
 from longtail.reporting.page import report
+from longtail.reporting.template import check_page
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.runs.plan import plan
@@ -21,6 +22,8 @@ def demo(
     out: Path, seeds: Sequence[int], progress: Progress | None = None
 ) -> tuple[list[Run], Path]:
     """Train the three methods and write their report; return the runs and the page."""
+    page = out / "report.html"
+    check_page(page)
     config = Config.preset("letters-lt").with_options(alpha=ALPHA)
     for job in plan(config, METHODS, seeds, out):
         if (job.run.folder / "config.yaml").exists() and differences(job.run.config, job.config):
@@ -29,4 +32,4 @@ def demo(
                 "choose another --out"
             )
     runs = fit_all(config, METHODS, seeds, out=out, overwrite=True, progress=progress)
-    return runs, report(runs, out / "report.html")
+    return runs, report(runs, page)

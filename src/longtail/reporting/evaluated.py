@@ -1,8 +1,8 @@
 """The runs of a report: opened, checked against each other, and grouped by their seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from longtail.core.errors import UserError
 from longtail.core.plain import check_fields
@@ -66,13 +66,29 @@ Group = Sequence[EvaluatedRun]
 """Runs that differ only in their seed."""
 
 
+class HasResult(Protocol):
+    """A finished run of a classifier or of a detector."""
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The content of its result.json."""
+
+
+R = TypeVar("R", bound=HasResult)
+
+
+def drop_copies(runs: Iterable[R]) -> list[R]:
+    """Return each run once; a link to its folder and a copy of it count as the same run."""
+    kept: list[tuple[R, Mapping[str, Any]]] = []
+    for run, result in ((run, run.result) for run in runs):
+        if all(result != other for _, other in kept):
+            kept.append((run, result))
+    return [run for run, _ in kept]
+
+
 def open_runs(runs: Sequence[Run | Path | str]) -> list[EvaluatedRun]:
-    """Open each run once and check that they share their data; a copy counts as the same run."""
-    opened = {run.folder.resolve(): run for run in map(Run.open, runs)}
-    evaluated: list[EvaluatedRun] = []
-    for run in map(EvaluatedRun, opened.values()):
-        if all(run.result != other.result for other in evaluated):
-            evaluated.append(run)
+    """Open each run once and check that they share their data."""
+    evaluated = drop_copies([EvaluatedRun(Run.open(run)) for run in runs])
     if not evaluated:
         raise UserError("a report needs at least one run")
     _check_same_data(evaluated)

@@ -66,7 +66,7 @@ def _describe_lead(best: tables.SeedGroup, groups: Sequence[tables.SeedGroup], m
     gap = f"{_mean(best, measure) - value:.1f}"
     if gap in ("0.0", "-0.0"):
         return f", level with {rival}"
-    doubt = ", which lies inside its 95 % interval" if _covers(best, value, measure) else ""
+    doubt = ", within its own 95 % interval" if _covers(best, value, measure) else ""
     side = "below" if gap.startswith("-") else "above"
     return f", {gap.lstrip('-')} points {side} {rival}{doubt}"
 

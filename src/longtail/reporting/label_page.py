@@ -9,13 +9,17 @@ from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.label_metrics import ORIGINS
+from longtail.reporting.evaluated import drop_copies
 from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.figures.groups import list_swept
 from longtail.reporting.sections import Cells, mark_best, show_best, tabulate_splits
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import source, template, write_page
 from longtail.runs import compare as comparing
 from longtail.runs.folder import Run
 
+NEEDS = (*comparing.FIELDS, "options", "split_sizes", "macro", "thresholds_from")
+"""Fields that a result must have to be reported."""
 AVERAGES = ("precision", "recall", "f1")
 """Macro averages at the thresholds."""
 
@@ -27,14 +31,15 @@ def is_multi_label(run: Run) -> bool:
 
 def report_labels(runs: Sequence[Run], out: Path) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
-    runs = list({run.folder.resolve(): run for run in runs}.values())
     if other := [run for run in runs if not is_multi_label(run)]:
         raise UserError(
             f"{other[0].folder} has one label per image, and other runs have several: write a "
             "report for each kind"
         )
-    comparing.check_same_data([comparing.read(run) for run in runs])
-    results = [run.result for run in runs]
+    runs = drop_copies(runs)
+    stored = [comparing.read(run, NEEDS) for run in runs]
+    comparing.check_same_data(stored)
+    results = [each.result for each in stored]
     groups, counts = tables.group_seeds(results), results[0]["counts"]
     names = list(map(make_printable, runs[0].classes))
     page = template("labels.html.j2").render(
@@ -48,7 +53,7 @@ def report_labels(runs: Sequence[Run], out: Path) -> Path:
         averages_header=("method", *AVERAGES),
         averages=_tabulate_averages(groups),
         origins=dict.fromkeys(ORIGINS.get(r["thresholds_from"], "unknown") for r in results),
-        sweeps=[_tabulate_sweep(group) for group in groups if len(group.results[0]["sweep"]) > 1],
+        sweeps=[_tabulate_sweep(group) for group in groups if list_swept(group.results)],
         groups=[group.label for group in groups],
         classes=_tabulate_classes(names, groups, counts),
         several_seeds=len(groups) < len(results),
@@ -74,10 +79,11 @@ def _tabulate_averages(groups: Sequence[tables.SeedGroup]) -> list[Cells]:
 
 def _tabulate_sweep(group: tables.SeedGroup) -> dict[str, Any]:
     """Make a table of the average precision at each alpha, a column each."""
-    alphas = list(group.results[0]["sweep"])
+    sweeps = [result["sweep"] for result in list_swept(group.results)]
+    alphas = [alpha for alpha in sweeps[0] if all(alpha in sweep for sweep in sweeps)]
 
     def find(alpha: str, split: str) -> Spread:
-        return tables.spread([result["sweep"][alpha][split] for result in group.results])
+        return tables.spread([sweep[alpha][split] for sweep in sweeps])
 
     rows = [
         ["mAP" if split == "overall" else split]

@@ -1,6 +1,5 @@
 """The example photographs of a report: what images of the worst classes were taken for."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ import pyarrow as pa
 from longtail.evaluation.examples import MOST_CONFIDENT, PER_CLASS, find_worst
 from longtail.evaluation.slider import SliderCounts
 from longtail.reporting.evaluated import Group
+from longtail.reporting.template import encode_jpeg
 from longtail.runs.record import read_examples
 
 BUDGET = 1_500_000
@@ -76,8 +76,8 @@ def arrange(run: str, examples: pa.Table, counts: SliderCounts, names: Sequence[
     def card(row: dict[str, Any]) -> Card:
         other = correct.get(row["prediction"])
         return Card(
-            image=_encode(row["thumbnail"]),
-            other=_encode(other["thumbnail"]) if other else None,
+            image=encode_jpeg(row["thumbnail"]),
+            other=encode_jpeg(other["thumbnail"]) if other else None,
             name=names[row["label"]],
             taken_for=names[row["prediction"]],
             percent=f"{100 * row['probability']:.0f}\N{NO-BREAK SPACE}%",
@@ -92,7 +92,3 @@ def arrange(run: str, examples: pa.Table, counts: SliderCounts, names: Sequence[
         worst.append((names[c], correct_images, [card(row) for row in of_class]))
     others = [row for row in mistakes if row not in shown]
     return Gallery(run, worst, [card(row) for row in others[:MOST_CONFIDENT]])
-
-
-def _encode(thumbnail: bytes) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(thumbnail).decode()}"

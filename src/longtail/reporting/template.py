@@ -1,5 +1,6 @@
 """Templates, styles and scripts in `assets/`, which pages contain inline."""
 
+from base64 import b64encode
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +21,11 @@ def template(name: str) -> jinja2.Template:
 def source(name: str) -> str:
     """The text of the file `name` in `assets/`."""
     return files("longtail.reporting").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def encode_jpeg(content: bytes) -> str:
+    """Return the content of a JPEG file as a data URL, which a page shows without the file."""
+    return f"data:image/jpeg;base64,{b64encode(content).decode()}"
 
 
 def check_page(out: Path) -> None:

@@ -37,7 +37,7 @@ from longtail.serving.answers import (
     require_one_label,
     require_trust,
 )
-from longtail.serving.inputs import Picture, advise_list
+from longtail.serving.inputs import Picture, Unreadable, advise_list
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, load_model
 
@@ -135,18 +135,17 @@ def _estimate(
     predictor: Predictor, trust: Trust, images: Iterable[Picture]
 ) -> tuple[Mix, int, dict[int, str]]:
     """Estimate the class mix of `images`; count them, and explain which are unreadable."""
-    scores, distances, place = [], [], 0
-    unreadable: dict[int, str] = {}
+    scores, distances, unreadable = [], [], Unreadable()
     for reasons, examined in predictor.examine_batches(images):
-        unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
-        place += len(reasons)
+        unreadable.add(reasons)
         if examined is not None:
             logits, distance = examined
             scores.append(trust.calibration.apply_uniform(logits.double()))
             distances.append(distance)
-    count, better = place - len(unreadable), IMAGES_PER_CLASS * len(predictor.classes)
+    skips, better = len(unreadable.reasons), IMAGES_PER_CLASS * len(predictor.classes)
+    count = unreadable.inputs - skips
     if count < LEAST_IMAGES:
-        skipped = f" ({len(unreadable)} more unreadable)" if unreadable else ""
+        skipped = f" ({skips} more unreadable)" if skips else ""
         raise UserError(
             f"{count_noun(count, 'image')}{skipped}: too few to estimate a class mix, so nothing "
             f"was adapted. Give at least {LEAST_IMAGES}, better {better}, or the mix itself as a "
@@ -174,7 +173,7 @@ def _estimate(
     mix = estimate_target(logs, counts, trust.mix)
     if not mix.agrees:
         _warn_of_disagreement(mix, counts)
-    return mix, count, unreadable
+    return mix, count, unreadable.reasons
 
 
 def _warn_of_disagreement(mix: Mix, counts: ClassCounts) -> None:

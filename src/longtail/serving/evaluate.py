@@ -34,6 +34,7 @@ from longtail.runs.own_data import find_own_data, own_data
 from longtail.runs.reopen import evaluate_own
 from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
+from longtail.serving.inputs import Unreadable
 from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import CONFIG
 
@@ -59,7 +60,8 @@ def evaluate(
     A run on its own data gives a `Result`. Any other data whose class names match the model's gives
     a `ModelEvaluation`: of its test part, else of its validation part, else of all of it. A subset
     of the classes is enough; images of unknown classes and unreadable images are named and left
-    out, as are those that a run was trained on.
+    out, as are those that a run was trained on. Of images with several labels, only the unknown
+    labels are left out.
 
     Args:
         model: a run or its folder, a file of `export`, a folder of `retrofit` or
@@ -231,7 +233,7 @@ def _evaluate_labels(predictor: Predictor, name: str, part: EvaluatedPart) -> Mo
         unreadable={part.part.describe(place): why for place, why in unreadable.items()}
         | dict.fromkeys(part.missing, "it does not exist"),
     )
-    _log_left_out(evaluation)
+    _log_left_out(evaluation, several_labels=True)
     return evaluation
 
 
@@ -247,24 +249,23 @@ def _no_class_error(
 
 def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, dict[int, str]]:
     """Compute the logits (N, classes) of the readable rows; also return why others are not."""
-    unreadable: dict[int, str] = {}
+    unreadable = Unreadable()
     found: list[Tensor] = []
-    batches, place = predictor.stream_logits(part.inputs()), 0
+    batches = predictor.stream_logits(part.inputs())
     for reasons, logits in log_progress("evaluated", batches, len(part), predictor.batch_size):
         found.append(logits)
-        unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
-        place += len(reasons)
-    if len(unreadable) == len(part):
-        place, reason = next(iter(unreadable.items()))
+        unreadable.add(reasons)
+    if len(unreadable.reasons) == len(part):
+        place, reason = next(iter(unreadable.reasons.items()))
         raise UserError(
             f"none of the {len(part):,} inputs of {part.name} can be read, such as "
             f"{part.part.describe(place)} ({reason})"
         )
-    return torch.cat(found), unreadable
+    return torch.cat(found), unreadable.reasons
 
 
-def _log_left_out(evaluation: ModelEvaluation) -> None:
-    """Warn about the images that were left out, by class or by file."""
+def _log_left_out(evaluation: ModelEvaluation, *, several_labels: bool = False) -> None:
+    """Warn about what was left out: unknown classes or labels, and unreadable files."""
     unknown, unreadable = evaluation.unknown, evaluation.unreadable
     if unknown:
         names = [  # a suggestion takes long, so the rest has none
@@ -272,11 +273,11 @@ def _log_left_out(evaluation: ModelEvaluation) -> None:
             for name in list(unknown)[:SHOWN]
             for hint in [suggest(name, evaluation.metrics.classes)]
         ]
-        logger.warning(
-            "left out the images of %s that the model does not know: %s",
-            count_noun(len(unknown), "class", "classes"),
-            list_some([*names, *list(unknown)[SHOWN:]], SHOWN),
-        )
+        what = f"the images of {count_noun(len(unknown), 'class', 'classes')}"
+        if several_labels:  # an image keeps its other labels
+            what = count_noun(len(unknown), "label")
+        listed = list_some([*names, *list(unknown)[SHOWN:]], SHOWN)
+        logger.warning("left out %s that the model does not know: %s", what, listed)
     if unreadable:
         shown = [f"{file} ({reason})" for file, reason in unreadable.items()]
         logger.warning(

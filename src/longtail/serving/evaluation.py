@@ -25,7 +25,8 @@ class ModelEvaluation:
     metrics: Metrics
     """All figures; splits are those of the model's own training images."""
     unknown: Mapping[str, int]
-    """Images of each class that the model does not know, which were left out."""
+    """Images of each class that the model does not know, which were left out. With several labels
+    per image, only the label was left out."""
     unreadable: Mapping[str, str]
     """Unreadable images, which were left out, and the reasons."""
     trained_on: int = 0

@@ -42,6 +42,21 @@ class InputBatch(NamedTuple):
     """Those that are readable, (B, C, H, W) or (B, D), if any."""
 
 
+@dataclass
+class Unreadable:
+    """The unreadable inputs of batches that come one after the other."""
+
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Place of each among all inputs, and why it is unreadable."""
+    inputs: int = 0
+    """Number of inputs so far, readable or not."""
+
+    def add(self, reasons: Sequence[str | None]) -> None:
+        """Add the next batch, with the reason or None for each of its inputs."""
+        self.reasons |= {self.inputs + i: reason for i, reason in enumerate(reasons) if reason}
+        self.inputs += len(reasons)
+
+
 def read_batches(
     images: Iterable[Picture | Blob],
     blueprint: Blueprint,

@@ -57,10 +57,10 @@ class TorchNetwork:
 
 
 def prepare_thread(device: torch.device) -> Callable[[], None]:
-    """Return what a thread calls first that computes with `device` for this one.
+    """Return a function that each thread computing on `device` for this one calls first.
 
-    It computes on the stream of this thread, and lets torch use one core: processes that decode
-    images need the others.
+    It selects the CUDA stream of this thread, and limits torch to one core: the processes that
+    decode images need the others.
     """
     threads = torch.get_num_threads()
     stream = torch.cuda.current_stream(device) if device.type == "cuda" else None

@@ -1,9 +1,10 @@
 """Rows of a head for classes that it was not trained on, from the features of a few photographs.
 
-The mean of the normalised features of the photographs, less the direction that all features share
-(the part that TDE removes), points a new row. Held-out images of the old classes decide its length
-and bias: over images of other classes its logit spreads as an old one does, and it is the largest
-for `TAKEN` times as many images as a class takes from others, the mean over old and new ones.
+A new row points along the mean of the normalised features of its photographs, without the direction
+that all features share (the part that TDE removes). Held-out images of the old classes decide its
+length and bias: over images of other classes its logit spreads as an old one does, and it is the
+largest for `TAKEN` times as many images as a class takes from others, the mean over old and new
+ones.
 
 Without held-out images, the length lies between two: that of the neighbours' rows, and the one at
 which its logits spread over the class means as the neighbours' do. They differ for a linear layer,

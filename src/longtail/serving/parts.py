@@ -61,7 +61,7 @@ class Parts:
             yield stored[size:]
 
     def remove(self) -> None:
-        """Delete the parts once the output file is there; last what they are parts of."""
+        """Delete the parts once the output file is there, and their description last."""
         with suppress(OSError):
             for path in self.folder.iterdir():
                 if path.name not in (ABOUT, LOCK):

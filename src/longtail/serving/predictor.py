@@ -37,7 +37,7 @@ from longtail.serving.answers import (
     warn_of_unmeasured_classes,
 )
 from longtail.serving.answers import Prediction as Prediction
-from longtail.serving.inputs import InputBatch, Picture, advise_list, read_batches
+from longtail.serving.inputs import InputBatch, Picture, Unreadable, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork, prepare_thread
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
@@ -303,15 +303,13 @@ class Predictor:
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
         network = self._require_network("extracting features")
-        parts, place = [torch.empty(0, network.model.head.dim)], 0
-        unreadable: dict[int, str] = {}
+        parts, unreadable = [torch.empty(0, network.model.head.dim)], Unreadable()
         batches = self._map_batches(network.extract, images)
         for reasons, features in batches:
-            unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
-            place += len(reasons)
+            unreadable.add(reasons)
             if features is not None:
                 parts.append(features)
-        return torch.cat(parts), unreadable
+        return torch.cat(parts), unreadable.reasons
 
     def _map_batches(
         self, function: Callable[[Tensor], T], images: Iterable[Picture | Blob]

@@ -26,6 +26,7 @@ from longtail.serving.read import (
     WEIGHTS,
     check_description,
     check_safetensors,
+    is_saved,
     is_sealed,
     read_onnx,
     require_packages,
@@ -79,7 +80,7 @@ def _verify(path: Path, found: Verification) -> None:
         found.check(_verify_file, path)
     elif _is_run(path):
         _verify_run(path, found)
-    elif _is_saved(path):
+    elif is_saved(path):
         found.check(_verify_saved, path)
         for more in sorted(path.glob("*.safetensors")):  # such as the checkpoint of a retrofit
             if more.name != WEIGHTS:
@@ -96,15 +97,11 @@ def _is_run(folder: Path) -> bool:
     return lost or (folder / CONFIG).exists()
 
 
-def _is_saved(folder: Path) -> bool:
-    return (folder / MODEL_CONFIG).exists() and (folder / WEIGHTS).exists()
-
-
 def _list_inner(folder: Path) -> Iterator[Path]:
     """List the exports and arrays in a folder, and the runs and saved models below it."""
     yield from sorted(file for file in folder.iterdir() if file.suffix in KINDS and file.is_file())
     marks = {m.parent for name in (CONFIG, MANIFEST, MODEL_CONFIG) for m in folder.rglob(name)}
-    runs = (place for place in marks if _is_run(place) or _is_saved(place))
+    runs = (place for place in marks if _is_run(place) or is_saved(place))
     inner = {"tuning", "rivals"}  # they belong to a run
     yield from sorted(run for run in runs if not inner & set(run.relative_to(folder).parts))
 

@@ -104,7 +104,9 @@ def export(
     check_own(path, EXPORTED, "longtail export")
     check_own(card_path(path), CARD_MARK, "longtail export")
     if out is None and path.exists():
-        raise UserError(f"{path} exists: -o {path} replaces it, another name keeps both")
+        raise UserError(
+            f"{path} exists: pass -o {path} to replace it, or another name to keep both"
+        )
     content, graph = write(model)
     _check(trained, model, graph, to)
     write_bytes(path, content)
@@ -130,9 +132,9 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder of a run, one that holds other files and no model of ours, or a file's name.
+    """Refuse a run's folder, a folder that holds only other programs' files, and a file's name.
 
-    Long work asks before it begins.
+    Long commands call this before they begin.
     """
     if folder.suffix in (suffix for suffix, _ in WRITERS.values()):
         name = folder.with_suffix("")

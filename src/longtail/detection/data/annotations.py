@@ -17,9 +17,9 @@ from longtail.core.plain import parse_json
 from longtail.detection.data import masks
 from longtail.detection.data.masks import BadAnnotation
 
-CROWD = "crowd regions, which training skips and evaluation ignores"
-EMPTY = "masks without a pixel inside their image, which training skips and evaluation cannot match"
-NO_AREA = "boxes with no area inside their image, which training skips and evaluation counts"
+CROWD = "crowd regions (skipped in training, ignored in evaluation)"
+EMPTY = "masks with no pixel inside their image (skipped in training, never matched in evaluation)"
+NO_AREA = "boxes with no area inside their image (skipped in training, counted in evaluation)"
 POLYGON = "single polygons of a mask that are not lists of at least three points"
 FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
 """LVIS's letters for groups of categories."""

@@ -1,6 +1,7 @@
 """Split accuracies against alpha (fig:3 of the paper) and against momentum (fig:1(c))."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,12 @@ from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas, style
 from longtail.reporting.figures.canvas import Spread
-from longtail.reporting.figures.groups import Group, group_results, read_same_data
+from longtail.reporting.figures.groups import (
+    Group,
+    group_results,
+    list_swept,
+    read_same_data,
+)
 from longtail.runs.compare import Source
 
 if TYPE_CHECKING:
@@ -43,8 +49,9 @@ def select_trainings(groups: Sequence[Group]) -> list[Group]:
     """The groups with an alpha, each training once although `X` and `X-tde` share it.
 
     Of groups that share a training, the one with most seeds stays, on ties one with alpha above 0.
+    A seed of `auto` may have shipped a rule without alpha: it is left out.
     """
-    with_alpha = [group for group in groups if len(group.first["sweep"]) > 1]
+    with_alpha = [_keep_swept(group) for group in groups if list_swept(group.results)]
     if not with_alpha:
         names = ", ".join(group.label for group in groups)
         raise UserError(f"no alpha in {names}: pass runs of a method such as deconfound-tde")
@@ -58,12 +65,20 @@ def select_trainings(groups: Sequence[Group]) -> list[Group]:
     return sorted(best, key=with_alpha.index)
 
 
+def _keep_swept(group: Group) -> Group:
+    """Keep the seeds that have an alpha, and count them in the label if others have none."""
+    swept, seeds = list_swept(group.results), len(group.results)
+    label = group.label if len(swept) == seeds else f"{group.label}, {len(swept)} of {seeds} seeds"
+    return replace(group, label=label, results=swept)
+
+
 def collect_alpha_path(group: Group) -> Path:
-    """Split accuracies at each alpha of the sweep."""
+    """Split accuracies at each alpha that all sweeps share."""
     sweeps = [r["sweep"] for r in group.results]
     return {
         float(a): {s: tables.spread([sweep[a][s] for sweep in sweeps]) for s in tables.SPLITS}
         for a in sweeps[0]
+        if all(a in sweep for sweep in sweeps)
     }
 
 

@@ -118,7 +118,7 @@ def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
 def draw_gradcam(
     sources: Sequence[Source], *, images: Sequence[int] = (), layer: str = "", data: OwnData = None
 ) -> "Figure":
-    """fig:5: Grad-CAM of the true class for several runs, for TDE of the TDE logit.
+    """fig:5: Grad-CAM of the true class for each run; TDE runs explain the TDE logit.
 
     `images` are rows of the test set; by default the first image of classes spread over the ranks,
     so that nobody picks them by their looks. The number below a map is its compactness. Runs with

@@ -1,0 +1,200 @@
+"""Mistakes on the command line: each ends in one sentence that names the way out."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from longtail.cli import parser as cli
+from longtail.cli.failures import explain_failure
+from longtail.cli.images import list_images
+from longtail.cli.prediction_lines import MARK
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+from longtail.detection.config import DetectionConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def refused(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "--resume"), "--resume needs --out, the folder of the run to continue, as in "),
+        (("detect", "train", "--resume"), "longtail detect train --resume --out runs/NAME"),
+        (("figure", "gradcam", "r", "--images"), "--images needs a value"),
+        (("figure", "gradcam", "r", "--images", "--layer", "x"), "--images needs a value"),
+        (("train", "letters-lt", "--milestones"), "--milestones needs a value"),
+        (("demo", "x"), "unexpected argument 'x' (see longtail demo --help)"),
+        (("demo", "--seeds", "0"), "--seeds 0: must be at least 1"),
+        (("methods", "cosine", "-o", "m.md"), "pass --out or a method, not both"),
+        (
+            ("detect", "train", "shapes-lvis", "--norm", "frozen"),
+            "--pretrained (or --weights FILE) and --norm frozen belong together",
+        ),
+    ],
+)
+def test_a_mistake_names_the_way_out(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_benchmarks_name_their_own_help():
+    with pytest.raises(UserError, match=r"\(see python -m benchmarks demo --help\)"):
+        cli.parse_alone(cli.COMMANDS["demo"], "python -m benchmarks demo", ["x"])
+
+
+def test_flags_may_have_underscores():
+    words = ["train", "letters-lt", "--batch_size", "32", "--crop_size=12", "--no_graph"]
+    config = cli.parse(words).__self__.config
+    assert (config.train.batch_size, config.machine.graph, config.options) == (32, False, {})
+    assert "batch_size" not in config.adaptive
+
+
+def test_a_lost_rank_is_explained_for_any_command():
+    lost = explain_failure(RuntimeError("Connection closed by peer"))
+    assert lost.endswith("then repeat the command (a training with --resume)")
+
+
+@pytest.fixture
+def folders(tmp_path) -> dict[str, Path]:
+    """Two folders that look like runs, of a classifier and of a detector."""
+    made = {}
+    for kind, config in (("classifier", Config.preset), ("detector", DetectionConfig.preset)):
+        made[kind] = tmp_path / kind
+        made[kind].mkdir()
+        (made[kind] / "config.yaml").write_text(config("x").to_yaml())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "way_out"),
+    [
+        ("detector", "eval {}", "a classifier's: use longtail detect eval {}"),
+        ("detector", "sweep {}", "use longtail detect sweep {}"),
+        ("detector", "predict {} a.png", "use longtail detect predict {}"),
+        ("detector", "report {}", "use longtail detect report {}"),
+        ("detector", "export {}", "detectors have longtail detect eval, sweep, predict and report"),
+        ("detector", "figure alpha {}", "longtail figure takes a classifier's: detectors have"),
+        ("detector", "train --resume --out {}", "use longtail detect train --resume --out {}"),
+        ("detector", "train digits-lt --out {}", "choose another --out"),
+        ("classifier", "detect eval {}", "a detector's: use longtail eval {}"),
+        ("classifier", "detect predict {}", "use longtail predict {}"),
+        ("classifier", "detect train --resume --out {}", "use longtail train --resume --out {}"),
+    ],
+)
+def test_a_run_of_the_other_kind(given, words, way_out, folders, capsys):
+    folder = str(folders[given])
+    said = refused(capsys, *words.format(folder).split())
+    assert said.startswith(f"longtail: {folder} is the run of a {given}, and longtail ")
+    assert way_out.format(folder) in said
+
+
+def test_a_recipe_of_the_other_kind(capsys):
+    of_detector = str(ROOT / "recipes/lvis/v0.5/deconfound-tde.yaml")
+    of_classifier = str(ROOT / "src/longtail/training/recipes/frontier.yaml")
+    for words, recipe, said in (
+        (["train"], of_detector, "a recipe of detectors: use longtail detect train --recipe"),
+        (["detect", "train"], of_classifier, "a recipe of classifiers: use longtail train"),
+        (["detect", "train"], "frontier", "use longtail train --recipe frontier"),
+    ):
+        assert said in refused(capsys, *words, "--recipe", recipe)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("audit x", "export x", "report x", "adapt x --uniform", "extend x a=b", "retrofit x"),
+        *("verify x", "figure alpha x", "figures --all x", "detect predict x", "detect report x"),
+    ],
+)
+def test_a_command_for_one_process_refuses_several(words, capsys, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = refused(capsys, *words.split())
+    assert said.startswith(
+        f"longtail: 2 processes would each do all the work of longtail {words[:4]}"
+    )
+    assert "without torchrun and srun" in said
+
+
+def test_only_the_first_process_prints_an_evaluation_as_json(capsys, monkeypatch):
+    found = SimpleNamespace(to_json=dict, metrics=SimpleNamespace(tables=dict))
+    monkeypatch.setattr("longtail.serving.evaluate.evaluate", lambda *_, **__: found)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        cli.main(["eval", "x", "--json"])
+    assert capsys.readouterr().out == "{}\n"
+
+
+@pytest.mark.parametrize("words", ["train digits-lt --seeds 2 -o out", "demo -o out"])
+def test_a_report_of_others_is_refused_before_training(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "out" / "report.html"
+    page.parent.mkdir()
+    page.write_text("<h1>Mine</h1>")
+    for module in ("longtail.runs.fit", "longtail.reporting.demo"):
+        monkeypatch.setattr(f"{module}.fit_all", lambda *_, **__: pytest.fail("trained"))
+    assert "report.html was not written by longtail" in refused(capsys, *words.split())
+    assert page.read_text() == "<h1>Mine</h1>"
+
+
+@pytest.mark.parametrize("family", ["", "detect "])
+def test_the_default_folder_is_named_after_the_data_folder(family, tmp_path, monkeypatch):
+    (tmp_path / "birds").mkdir()
+    monkeypatch.chdir(tmp_path / "birds")
+    found = []
+
+    def fit(*_, out, **__):
+        found.append(out)
+        raise UserError("stop")
+
+    monkeypatch.setattr("longtail.runs.fit.fit_all", fit)
+    monkeypatch.setattr("longtail.detection.train.fit", fit)
+    for data in (".", "../birds/"):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*f"{family}train".split(), data])
+    name = "birds-deconfound-tde-s0" if family else "birds-auto"
+    assert found == 2 * [Path("runs") / name]
+
+
+def test_a_glob_expands_the_folders_that_it_matches(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "ants/1.png", "ants/deep/2.png", "bees/3.heic", "ants/notes.txt"):
+        path = tmp_path / "imgs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    expected = ["imgs/a.png", "imgs/ants/1.png", "imgs/ants/deep/2.png"]
+    for pattern in ("imgs/*", "imgs/**"):
+        listed = list_images([pattern])
+        assert sorted(set(listed.files) - {"imgs/ants/notes.txt", "imgs/bees/3.heic"}) == expected
+        assert len(set(listed.files)) == len(listed.files)
+        assert list(map(str, listed.unread)) == ["imgs/bees/3.heic"]
+        assert "imgs: 1 file is not read: 1 with .heic, such as bees/3.h" in capsys.readouterr().err
+    assert list_images(["imgs/*"]).files == expected
+    assert list_images(["imgs"]).files == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "ours"),
+    [
+        ("a.jpg  cat 0.600  dog 0.400\nb c.jpg  (unlike every class)  {cat}  no answer\n", True),
+        ("/x/a.png  no label\r\n", True),
+        ("notes  done 0.123\n", False),
+        ("a.jpg  cat 0.600\nbuy milk\n", False),
+        ("a.jpg  cat 0.600\n\nsee below\n", False),
+        ("my notes on a.jpg\na.jpg  cat 0.600\n", False),
+        ("a.jpg  cat 0.600\n" * 20_000, True),
+        ("a.jpg  cat 0.600\n" * 20_000 + "mine\n", False),
+    ],
+)
+def test_only_files_of_predictions_are_replaced(content, ours):
+    assert bool(re.search(MARK, content.encode())) == ours
