@@ -4,14 +4,25 @@ Every try is seeded by its number, so that a failure of the table can be repeate
 read the input or refuse it with an error that names the file; everything else is a failure.
 """
 
+import json
 import logging
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks import attack_damage, attack_kills, attack_ranks, attack_readers, attack_runs
+from benchmarks import (
+    attack_cost,
+    attack_damage,
+    attack_kills,
+    attack_long,
+    attack_ranks,
+    attack_readers,
+    attack_runs,
+)
 from benchmarks.attack_tries import (
     FAILURES,
     Attack,
@@ -20,12 +31,53 @@ from benchmarks.attack_tries import (
     run_attack,
     write_tallies,
 )
+from benchmarks.data_folder import check_data
+from benchmarks.words import select_words
+from longtail.cli.output import print_lines, show
 from longtail.core.environment import commit, versions
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 MEMORY_DISK = Path("/dev/shm")
 """Where tries are made if the system has it, because most of them write a small file."""
+LONG, COST = "long", "cost"
+"""Measurements beside the attacks: long runs, and the price of verified files."""
 Planned = tuple[str, Attack, int]
 """The group of an attack, the attack, and its number of tries."""
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Run the attacks and the measurements; exit with code 1 if a try has failed."""
+    out = command.results / "attack"
+    wanted = select_words([*list_names(), LONG, COST], command.only)
+    if COST in wanted:
+        check_data([attack_cost.choose_data(command.machine)], command.root)
+    tallies = list(_print_tallies(run_attacks(command.tries, out, wanted)))
+    if tallies:
+        print_lines(*table(tallies))
+    if LONG in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(attack_long.measure_long_runs(out, Path(folder)), indent=1))
+    if COST in wanted:
+        measured = attack_cost.measure_cost(out, command.root, command.machine)
+        print(json.dumps(measured, indent=1))
+    if any(tally.failed for tally in tallies):
+        sys.exit(1)
+
+
+def _print_tallies(tallies: Iterable[Tally]) -> Iterator[Tally]:
+    """Print each tally with its failures, and yield it."""
+    for tally in tallies:
+        print(f"{tally.name}: {tally.outcomes.total():,} tries, {tally.failed:,} failures")
+        for failure in tally.failures:
+            show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
+        yield tally
+
+
+def list_names() -> list[str]:
+    """List the names of all attacks, each after its group."""
+    return [f"{group} {attack.name}" for group, attack, _ in plan_attacks(1, Path())]
 
 
 def plan_attacks(tries: int, templates: Path) -> Iterator[Planned]:
@@ -59,13 +111,15 @@ def _part(attacks: Iterable[Attack], start: str) -> tuple[list[Attack], list[Att
 
 
 def run_attacks(
-    tries: int, out: Path, only: Sequence[str] = (), processes: int = 2
+    tries: int, out: Path, wanted: Collection[str], processes: int = 2
 ) -> Iterator[Tally]:
-    """Run the attacks whose group and name have one of the words `only`; write OUT/GROUP.json.
+    """Run the attacks whose group and name are in `wanted`; write OUT/GROUP.json.
 
     Tries that OUT/GROUP.json has already are not made again, unless one of them failed at another
     commit.
     """
+    if not set(list_names()) & set(wanted):
+        return
     torch.set_num_threads(1)
     logging.getLogger("longtail").setLevel(logging.WARNING)
     place = MEMORY_DISK if MEMORY_DISK.is_dir() else None
@@ -73,7 +127,7 @@ def run_attacks(
         folder, now = Path(made), commit() or "unknown"
         templates = attack_runs.make_templates(folder / "templates")
         for group, attack, number in plan_attacks(tries, templates):
-            if only and not any(word in f"{group} {attack.name}" for word in only):
+            if f"{group} {attack.name}" not in wanted:
                 continue
             path = out / f"{group}.json"
             tallies = read_tallies(path)

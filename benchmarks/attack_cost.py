@@ -41,6 +41,11 @@ def without_verification() -> Iterator[None]:
         yield
 
 
+def choose_data(machine: MachineConfig) -> str:
+    """Return the data set that is trained on: on a CPU a small one that needs no files."""
+    return "cifar100-lt:100" if find_accelerator(machine) == "cuda" else "letters-lt"
+
+
 def measure_cost(
     out: Path, root: Path | None, machine: MachineConfig, repeats: int = 5
 ) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def measure_cost(
     clock counts. Writes OUT/cost-DATA.json.
     """
     on_gpu = find_accelerator(machine) == "cuda"
-    data, counts = ("cifar100-lt:100", "seconds") if on_gpu else ("letters-lt", "computed")
+    data, counts = choose_data(machine), "seconds" if on_gpu else "computed"
     config = replace(Config.preset(data).with_options(method="deconfound-tde"), machine=machine)
     if on_gpu:
         config = config.with_options(root=root, epochs=EPOCHS)

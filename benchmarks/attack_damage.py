@@ -1,7 +1,7 @@
 """Bit flips and cuts in every file of a run, an export and the cache of decoded images.
 
-Each damaged file is opened by all that reads it. An answer that differs from the answer of the
-intact files, without a word, is silent damage.
+Each damaged file is opened in every way that reads it. An answer that differs from that of the
+intact files, without a warning, is silent damage.
 """
 
 import hashlib

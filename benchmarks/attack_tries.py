@@ -259,9 +259,9 @@ def classify(attempt: Attempt) -> tuple[Outcome, str]:
 def run_undisturbed(
     place: Path, run: Callable[[Path], tuple[int, Any]], look: Callable[[Path], Any]
 ) -> tuple[float, Any]:
-    """Make the folder `place` and `run` there; return its seconds, and what `look` sees then.
+    """Make the folder `place` and `run` there; return the seconds, and what `look` returns then.
 
-    `run` returns an exit status, and what it said.
+    `run` returns an exit status and its output.
     """
     place.mkdir()
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Works that write files, and that can be done again after a kill: training, export and others."""
+"""Jobs that write files, and that can be repeated after a kill: training, export and others."""
 
 import io
 import pickle

@@ -1,18 +1,25 @@
 """Images per second of the training step under each augmentation, compared with crop and flip."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.data_folder import check_data
 from benchmarks.result_files import write_json
 from benchmarks.speed import measure
+from benchmarks.words import select_words
+from longtail.cli.output import print_lines
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.data.base import Data
+from longtail.data.load import load
 from longtail.training.launch import launch
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 PLAIN = "crop-flip"
 WAYS: dict[str, Mapping[str, Any]] = {
@@ -55,13 +62,24 @@ def conditions(cuda: bool) -> Iterator[tuple[int, int]]:
     yield from ((128, 1), (256, 1), (256, 8)) if cuda else ((32, 1),)
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Measure the step of cifar100-lt under each augmentation, and print it."""
+    select_words(WAYS, command.only)  # before anything is read
+    check_data(["cifar100-lt"], command.root)
+    config = Config.preset("cifar100-lt:100").with_options(backbone="resnet32", method="deconfound")
+    config = replace(config, machine=command.machine)
+    data = load("cifar100-lt:100", root=command.root)
+    out = command.results / "speed" / "augmentations.json"
+    print_lines(*table(bench_augmentations(config, data, out, command.only)))
+
+
 def bench_augmentations(
     config: Config, data: Data, out: Path, only: Sequence[str] = (), seconds: float = 0.5
 ) -> list[AugmentationSpeed]:
     """Measure every way, or those whose name contains a word of `only`; rewrite `out` each time."""
     fabric = launch(config.machine)
     cuda = fabric.device.type == "cuda"
-    ways = [way for way in WAYS if way == PLAIN or not only or any(word in way for word in only)]
+    ways = list(dict.fromkeys([PLAIN, *select_words(WAYS, only)]))
     found: list[AugmentationSpeed] = []
     for batch, replicas in conditions(cuda):
         best = dict.fromkeys(ways, 0.0)

@@ -234,8 +234,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     ) -> list[tuple[ClassifierRecipe, int]]:
         """Select the missing recipes and seeds, as many as `minutes` of the device suffice for.
 
-        The rows of one training are selected together, as are those that a selected one trains on
-        the way. At least one training is selected, and no more if no result gives their price.
+        The rows of one training are selected together. A selected training may contain others, such
+        as the baseline of a decoupled method: their rows are selected too. At least one training is
+        selected, and only one if no result gives a price.
         """
         wanted = self.missing(seeds, only)
         if minutes is None:
@@ -293,8 +294,13 @@ def _check_same_recipe(job: Job) -> None:
 
 
 def copy_result(run: Run, path: Path, shards: int = 1) -> None:
-    """Copy the result of a finished run to `path`, with the number of `shards` if several ran."""
-    content = {**run.result, **({"shards": shards} if shards > 1 else {})}
+    """Copy the result of a finished run to `path`, with what its rate depends on.
+
+    `compiled` is of the last command that trained the run. `shards`, if above one, is the number of
+    processes of the last command alone; other commands that shared the device are not known.
+    """
+    about = {"shards": shards} if shards > 1 else {}
+    content = {"compiled": run.config.machine.compile, **run.result, **about}
     with replace_atomically(path) as temporary:
         temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from benchmarks.data_folder import check_data, check_root
 from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
 from longtail.cli.output import is_first_process
-from longtail.cli.parser import parse_alone, user_errors
+from longtail.cli.parser import HELP_WORDS, parse_alone, user_errors
 from longtail.core.config import MachineConfig
-from longtail.core.errors import unknown_error
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
     from benchmarks.bench import ClassifierBench, ClassifierRecipe
 
+PROGRAM = "python -m benchmarks"
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
 
@@ -30,13 +32,12 @@ class BenchCommand:
     """Number of seeds of every cell; by default the number in each recipe. For serving: rounds.
     For audit: draws."""
     only: tuple[str, ...] = ()
-    """Run only recipes whose path contains one of these words. For embeddings: words of
-    FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
-    shapes-lvis-1203-masks, lvis-v1. For lvis-step: r101, x101. For images: ceiling, resident,
-    streaming, dataloader. For audit: copies, speed. For augmentations, attack, frontier and
-    integrations: words of their names."""
+    """Run only recipes whose path contains one of these words. For compactness: of cifar-lt. For
+    embeddings: words of FILE/CLASSIFIER. For other benchmarks: words of the names that they
+    measure; a word that none of them contains is refused with a list of the names."""
     root: Path | None = None
-    """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
+    """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream.
+    It must exist."""
     recipes: Path = Path("recipes")
     """Folder of the recipes."""
     results: Path = RESULTS
@@ -47,9 +48,9 @@ class BenchCommand:
     tries: int = 20_000
     """For attack: number of fuzzed inputs. A tenth as many bits are flipped, a fortieth as many
     files are cut, a twentieth as many processes are killed, and a hundredth as many ranks."""
-    images: int = 115_846
-    """For images: number of generated images, by default that of ImageNet-LT. For audit and
-    serving: 20,000 by default."""
+    images: int | None = None
+    """Number of generated images. For images: by default 115,846, as many as ImageNet-LT has. For
+    audit and serving: by default 20,000."""
     rows: int = 1_000_000
     """For scale: number of generated rows."""
     variants: str = "search"
@@ -103,11 +104,12 @@ class BenchCommand:
         from benchmarks import bench
 
         check_options(self)
+        check_root(self.root)
         if self.name in BENCHMARKS:
             return BENCHMARKS[self.name].run(self)
         known = {folder.name for folder in self.recipes.glob("*/")}
         if known and self.name not in known:
-            raise unknown_error("bench", self.name, known | set(BENCHMARKS), NAMES)
+            raise unknown_error("benchmark", self.name, known | set(BENCHMARKS), NAMES)
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
@@ -123,7 +125,10 @@ class BenchCommand:
         for line in recipe_bench.describe_shares(shares) if len(shares) > 1 else ():
             print(line)
         if self.dry_run:
+            for line in recipe_bench.describe_refusal(wanted):
+                print(line)
             return
+        check_data((recipe.config.data for recipe, _ in wanted), self.root)
         if wanted:
             recipe_bench.prepare_runs()
         try:
@@ -172,5 +177,34 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(arguments: list[str]) -> BenchCommand:
     """Parse the command line."""
-    command: BenchCommand = parse_alone(BenchCommand, "python -m benchmarks", arguments)
+    if not HELP_WORDS.intersection(arguments):
+        _check_words(arguments)
+    command: BenchCommand = parse_alone(BenchCommand, PROGRAM, arguments)
     return command
+
+
+def _check_words(arguments: Sequence[str]) -> None:
+    """Raise if `--only` has no word, is repeated, or comes before NAME: it takes all that follow.
+
+    tyro reads no word as an empty tuple, and the last of two `--only`.
+    """
+    words = [part for word in arguments for part in _split_value(word)]
+    if "--only" not in words:
+        return
+    if words[0].startswith("-"):
+        raise UserError(
+            f"--only takes all words after it: put NAME first, as in {PROGRAM} NAME --only WORD"
+        )
+    if words.count("--only") > 1:
+        raise UserError("--only was given twice: write all words after one, as in --only A B")
+    following = words[words.index("--only") + 1 :]
+    if not following or not following[0] or following[0].startswith("-"):
+        raise UserError(
+            "--only needs a word of what to run, as in --only cifar100-lt-100; leave it out to run "
+            "everything"
+        )
+
+
+def _split_value(word: str) -> list[str]:
+    """Split `--only=WORD` in two; other words stay whole."""
+    return word.split("=", 1) if word.startswith("--only=") else [word]

@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.data_folder import check_data
 from benchmarks.recipes import result_path, select_recipes
 from benchmarks.result_files import read_all, write_json, write_page
 from benchmarks.versions import Version
+from longtail.cli.output import print_lines
 from longtail.core.config import MachineConfig
+from longtail.core.console import Console
 from longtail.core.environment import environment
 from longtail.evaluation import tables
 from longtail.reporting import gradcam
@@ -26,6 +29,9 @@ from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.reopen import reopen
 from longtail.training.loop import Progress
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 BENCH = "cifar-lt"
 ONLY = ("cifar100-lt-100/resnet32-dual",)
@@ -42,15 +48,36 @@ SAME = (
 """Fields that a measurement copies from the result of its run."""
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Measure the missing maps, then write the table."""
+    bench = ClassifierBench.open(
+        BENCH, recipes=command.recipes, results=command.results, runs=command.runs
+    )
+    bench = bench.again("runs") if command.again else bench
+    wanted = cells(bench, command.only or ONLY, command.seeds or 1)
+    missing = select_missing(bench, wanted)
+    for recipe, seed in missing:
+        print(f"{recipe.cell}  {recipe.name}  seed {seed}")
+    print(describe_work(bench, wanted))
+    if command.dry_run:
+        for line in bench.describe_refusal(missing):
+            print(line)
+        return
+    check_data((recipe.config.data for recipe, _ in missing), command.root)
+    with Console() as console:
+        measured = bench_compactness(
+            bench, wanted, root=command.root, machine=command.machine, progress=console
+        )
+    print_lines(*table(measured))
+    print(f"written to {write_table(command.results)}")
+
+
 def cells(
     bench: ClassifierBench, only: Sequence[str], seeds: int
 ) -> list[tuple[ClassifierRecipe, int]]:
     """Recipes of `METHODS` whose path contains a word of `only`, each with its seeds."""
-    return [
-        (recipe, seed)
-        for recipe, seed in select_recipes(bench.recipes, seeds, only)
-        if recipe.config.method in METHODS
-    ]
+    recipes = [recipe for recipe in bench.recipes if recipe.config.method in METHODS]
+    return select_recipes(recipes, seeds, only)
 
 
 def bench_compactness(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,10 @@ from benchmarks.result_files import read_all, write_json, write_page
 from longtail.core.environment import environment
 from longtail.evaluation import tables
 from longtail.nn.heads import CosineHead, DeconfoundHead
+from longtail.training.launch import launch
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 BATCHES = (1, 16, 256, 4096)
 CLASSES = (100, 1_000, 10_000, 100_000)
@@ -131,6 +135,12 @@ def cells(device: str) -> Iterator[tuple[int, int, int]]:
     for dim, classes, batch in product(DIMS, CLASSES, BATCHES):
         if device != "cpu" or batch * classes * dim <= MOST_ON_CPU:
             yield batch, classes, dim
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure the heads on a device, then write the table."""
+    device = launch(command.machine).device.type
+    print(f"written to {bench_cost(command.results, device)}")
 
 
 def bench_cost(results: Path, device: str) -> Path:

@@ -21,7 +21,7 @@ def build_loader(
     batch_bytes = batch * 3 * size**2 * 4
     _check_shared_memory(workers, batch_bytes)
     return DataLoader(
-        PlainImages(paths, labels, size),
+        AugmentedImages(paths, labels, size),
         batch_size=batch,
         shuffle=True,
         drop_last=True,
@@ -43,7 +43,7 @@ def _check_shared_memory(workers: int, size: int) -> None:
         )
 
 
-class PlainImages(Dataset[tuple[Tensor, int]]):
+class AugmentedImages(Dataset[tuple[Tensor, int]]):
     """Data set that reads one image (3, size, size) at a time through torchvision."""
 
     def __init__(self, paths: Sequence[Path], labels: Sequence[int], size: int):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -23,9 +23,10 @@ from benchmarks.detection_parts import ALL, time_parts
 from benchmarks.detection_rival import build_mask_rcnn, split_batch
 from benchmarks.result_files import read_all, write_json, write_page
 from benchmarks.speed import wait
+from benchmarks.words import select_words
+from longtail.cli.output import print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
-from longtail.core.errors import unknown_error
 from longtail.detection.config import DetectionConfig, Tde
 from longtail.detection.data.batches import DetectionBatch, number_masks
 from longtail.detection.data.dataset import Categories
@@ -33,6 +34,9 @@ from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.train import LONGEST_GRADIENT
 from longtail.evaluation import tables
 from longtail.training.launch import launch
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "detection-speed"
 NOTE = (
@@ -82,6 +86,13 @@ class DetectionSpeed:
     """Milliseconds of the parts of training and inference on one batch."""
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Measure the workloads, then write the table."""
+    wanted = workloads(command.only)
+    print_lines(*table(bench_detection_speed(command.results, wanted, command.machine.device)))
+    print(f"written to {write_table(command.results)}")
+
+
 def workloads(only: Sequence[str] = ()) -> list[Workload]:
     """Return workloads with small images, as in shapes-lvis, and with the sizes of LVIS.
 
@@ -100,11 +111,8 @@ def workloads(only: Sequence[str] = ()) -> list[Workload]:
         ),
         Workload("lvis-v1", large, classes=1203, batch=4),
     ]
-    found = [each for each in every if not only or any(word in each.name for word in only)]
-    if not found:
-        names = [each.name for each in every]
-        raise unknown_error("workload", only[0], names, f"they are {', '.join(names)}")
-    return found
+    chosen = select_words((each.name for each in every), only)
+    return [each for each in every if each.name in chosen]
 
 
 def bench_detection_speed(

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks.baselines import CLASSIFIERS, IMBALANCED_LEARN, UNSEEDED
 from benchmarks.result_files import check_features, format_spread, read_all, write_json, write_page
+from benchmarks.words import select_words
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Data
@@ -27,6 +28,9 @@ from longtail.data.load import load
 from longtail.evaluation import tables
 from longtail.evaluation.accuracy import accuracy
 from longtail.serving.embeddings import read_origin
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "embeddings"
 PREDICT_SECONDS = 0.5
@@ -42,9 +46,30 @@ class EmbeddingCell:
     classifier: str
     seed: int
 
+    @property
+    def name(self) -> str:
+        """FILE/CLASSIFIER."""
+        return f"{self.file.stem}/{self.classifier}"
+
     def result_path(self, results: Path) -> Path:
         """Path of the result file."""
         return results / NAME / self.file.stem / f"{self.classifier}-s{self.seed}.json"
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Fit the missing classifiers, then write the table."""
+    if command.root is None:
+        raise UserError("embeddings needs --root, a folder of .npz files of longtail embed")
+    cells = missing(command.root, command.results, command.seeds or 3, command.only)
+    if not has_imbalanced_learn():
+        print("imbalanced-learn is not installed: skipping oversampling")
+    print(f"{len(cells)} fits to do")
+    if command.dry_run:
+        return
+    device = "cuda" if command.machine.device == "cuda" else "cpu"  # comparable times by default
+    for cell in bench_embeddings(cells, command.results, device):
+        print(f"{cell.file.stem}  {cell.classifier}  seed {cell.seed}")
+    print(f"written to {write_table(command.results)}")
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -66,11 +91,8 @@ def missing(
         for name in names
         for seed in range(1 if name in UNSEEDED else seeds)
     ]
-    wanted = [
-        cell
-        for cell in cells
-        if not only or any(word in f"{cell.file.stem}/{cell.classifier}" for word in only)
-    ]
+    chosen = select_words((cell.name for cell in cells), only)
+    wanted = [cell for cell in cells if cell.name in chosen]
     made = {
         cell: cell.result_path(results) for cell in wanted if cell.result_path(results).exists()
     }

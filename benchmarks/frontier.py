@@ -10,14 +10,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from torch import Tensor
 
+from benchmarks.data_folder import check_data
 from benchmarks.pricing import parse_shard
 from benchmarks.result_files import format_spread
+from benchmarks.words import select_words
+from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
+from longtail.core.console import Console
 from longtail.core.errors import UserError, unknown_error
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -37,6 +41,9 @@ from longtail.runs.reopen import OpenRun, reopen
 from longtail.training.loop import Progress
 from longtail.training.recipes import read_recipe
 
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
+
 T = TypeVar("T")
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
@@ -46,7 +53,7 @@ KEYS = ("variant", "seed", "data", "evaluated_on", "options")
 
 
 @dataclass(frozen=True)
-class Unit:
+class VariantUnit:
     """One training: a variant and a seed."""
 
     variant: str
@@ -72,7 +79,37 @@ class Unit:
         return json.dumps(round_floats(line), sort_keys=True)
 
 
-def read_units(name: str, *, seeds: int | None, held_out: bool, only: Sequence[str]) -> list[Unit]:
+def run_command(command: "BenchCommand") -> None:
+    """Train and evaluate the missing variants of a shard, then write the page."""
+    from benchmarks import frontier_page
+
+    units = read_units(
+        command.variants, seeds=command.seeds, held_out=command.held_out, only=command.only
+    )
+    folder = command.results / "frontier"
+    out = command.out or folder / f"{Path(command.variants).stem}.jsonl"
+    done = read_lines([*sorted(folder.glob("*.jsonl")), out])
+    wanted = select_missing(units, command.shard, done)
+    for unit in wanted:
+        print(f"{unit.variant}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    check_data((unit.config.data for unit in wanted), command.root)
+    place, root, machine = command.runs / "frontier", command.root, command.machine
+    with Console() as console:
+        found = bench_frontier(
+            wanted, out, runs=place, root=root, machine=machine, progress=console
+        )
+        lines = list(found)
+    if lines:
+        print_lines(*table(lines))
+        print(f"written to {out}")
+    print(f"written to {frontier_page.write_frontier_page(command.results)}")
+
+
+def read_units(
+    name: str, *, seeds: int | None, held_out: bool, only: Sequence[str]
+) -> list[VariantUnit]:
     """Read the set of variants called `name`, or the YAML file `name`, seed by seed.
 
     With `held_out`, four fifths of each training class are trained on and the rest is evaluated.
@@ -84,11 +121,10 @@ def read_units(name: str, *, seeds: int | None, held_out: bool, only: Sequence[s
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
     units = []
+    variants = select_words(tree["variants"], only)
     for seed in range(seeds or tree["seeds"]):
-        for variant, own in tree["variants"].items():
-            options = tree["options"] | (own or {})
-            if only and not any(word in variant for word in only):
-                continue
+        for variant in variants:
+            options = tree["options"] | (tree["variants"][variant] or {})
             data = options.get("data", tree["data"])
             config = read_recipe(tree["recipe"], data).with_options(**options, seed=seed)
             if held_out:
@@ -97,7 +133,7 @@ def read_units(name: str, *, seeds: int | None, held_out: bool, only: Sequence[s
                 config, _ = resolve(replace(config, adaptive=()))
             except UserError as error:
                 raise UserError(f"{path}: {variant}: {error}") from None
-            units.append(Unit(variant, seed, config, options))
+            units.append(VariantUnit(variant, seed, config, options))
     return units
 
 
@@ -114,8 +150,8 @@ def read_lines(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def select_missing(
-    units: Sequence[Unit], shard: str, done: Sequence[Mapping[str, Any]]
-) -> list[Unit]:
+    units: Sequence[VariantUnit], shard: str, done: Sequence[Mapping[str, Any]]
+) -> list[VariantUnit]:
     """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
     found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
     return [unit for unit in take_shard(units, shard) if unit.key not in found]
@@ -128,7 +164,7 @@ def take_shard(units: Sequence[T], shard: str) -> list[T]:
 
 
 def bench_frontier(
-    units: Sequence[Unit],
+    units: Sequence[VariantUnit],
     out: Path,
     *,
     runs: Path,
@@ -162,7 +198,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
         file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
 
 
-def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
+def make_line(unit: VariantUnit, opened: OpenRun) -> dict[str, Any]:
     """Make the line of results of a finished training: every rule at every strength."""
     result, config = opened.job.run.result, opened.job.config
     made_by = ("recipe_id", "training_id", "weights_sha256", "git", "device", "versions")

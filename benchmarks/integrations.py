@@ -10,23 +10,27 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.frontier import append_line, take_shard
+from benchmarks.data_folder import check_data
+from benchmarks.frontier import append_line, read_lines, take_shard
 from benchmarks.other_trainers import TRAINERS, Outcome
 from benchmarks.recipe_task import Task
 from benchmarks.result_files import format_spread, write_page
+from benchmarks.words import select_words
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
-from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 from longtail.runs.fit import run_jobs
 from longtail.runs.plan import Job, adapt_inputs, load_data
 from longtail.training.launch import find_accelerator
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "integrations"
 OURS = "longtail"
@@ -46,32 +50,47 @@ same precision."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class TrainerUnit:
     """One training: a library and a seed."""
 
     trainer: str
     seed: int
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Train the missing seeds of a shard, then write the page."""
+    folder = command.results / NAME
+    out = command.out or folder / f"{NAME}.jsonl"
+
+    def read_done() -> list[dict[str, Any]]:
+        return read_lines(sorted({*folder.glob("*.jsonl"), out}))
+
+    units = select_units(command.seeds or 3, command.only, command.shard, read_done())
+    for unit in units:
+        print(f"{unit.trainer}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    root, machine = command.root, command.machine
+    places = {"recipes": command.recipes, "runs": command.runs}
+    for line in bench_integrations(units, out, root=root, machine=machine, **places):
+        print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
+    # read again: other shards have written meanwhile
+    page = write_integrations_page(command.results, read_done())
+    print(f"written to {out} and {page}")
+
+
 def select_units(
     seeds: int, only: Sequence[str], shard: str, done: Sequence[Mapping[str, Any]]
-) -> list[Unit]:
+) -> list[TrainerUnit]:
     """List the trainings of a shard that have no line in `done`, seed by seed."""
-    for word in only:
-        if not any(word in name for name in NAMES):
-            raise UserError(f"--only {word}: the trainers are {', '.join(NAMES)}")
-    units = [
-        Unit(name, seed)
-        for seed in range(seeds)
-        for name in NAMES
-        if not only or any(word in name for word in only)
-    ]
+    names = select_words(NAMES, only)
+    units = [TrainerUnit(name, seed) for seed in range(seeds) for name in names]
     found = {(line["trainer"], line["seed"]) for line in done}
     return [unit for unit in take_shard(units, shard) if (unit.trainer, unit.seed) not in found]
 
 
 def bench_integrations(
-    units: Sequence[Unit],
+    units: Sequence[TrainerUnit],
     out: Path,
     *,
     recipes: Path,
@@ -81,6 +100,7 @@ def bench_integrations(
 ) -> Iterator[dict[str, Any]]:
     """Train `units` one by one; append the line of each to `out` and yield it."""
     recipe = ClassifierRecipe.read(recipes / RECIPE)
+    check_data([recipe.config.data] if units else [], root)
     bench = ClassifierBench(NAME, (recipe,), runs, runs / NAME)
     jobs = [bench.job(recipe, unit.seed, root, machine) for unit in units]
     data_of = adapt_inputs(jobs, load_data(jobs))

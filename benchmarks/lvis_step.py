@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.fabric import Fabric
@@ -21,9 +21,11 @@ from lightning.fabric import Fabric
 from benchmarks.lvis_photographs import make_photographs
 from benchmarks.result_files import read_all, write_json, write_page
 from benchmarks.speed import wait
+from benchmarks.words import select_words
+from longtail.cli.output import print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 from longtail.detection.config import DetectionConfig, DetectionMachineConfig
 from longtail.detection.data.batches import DetectionBatch
@@ -32,7 +34,10 @@ from longtail.detection.data.feeds import AHEAD
 from longtail.detection.network.detector import build_detector
 from longtail.detection.train import Loop, draw_batches
 from longtail.evaluation import tables
-from longtail.training.launch import launch
+from longtail.training.launch import find_accelerator, launch
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "lvis-step"
 NOTE = (
@@ -93,6 +98,22 @@ class StepSpeed:
     """By number of epochs of LVIS v1, with reading; empty on a CPU, where the network is tiny."""
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Measure the networks, or describe the work; write the table of a GPU."""
+    cuda = find_accelerator(command.machine) == "cuda"
+    if command.dry_run:
+        settings = list_settings(command.only, cuda=cuda)
+        for line in describe_work(settings, command.results, command.machine):
+            print(line)
+        return
+    found = bench_lvis_step(command.results, command.runs, command.only, command.machine)
+    print_lines(*make_table(found))
+    if cuda:
+        print(f"written to {write_table(command.results)}")
+    else:
+        print("not written: the tiny network of a CPU only shows that the benchmark runs")
+
+
 def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:
     """Return R101 and X101 at 800 pixels; on a CPU a tiny network that only shows that it runs."""
     config = DetectionConfig.preset("lvis-v1").with_options(method="deconfound")
@@ -110,10 +131,8 @@ def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:
         StepSetting("r101", config),
         StepSetting("x101", config.with_options(backbone="resnext101_64x4d.tv_in1k")),
     ]
-    found = [each for each in every if not only or any(word in each.name for word in only)]
-    if not found:
-        raise unknown_error("network", only[0], [each.name for each in every], "r101 or x101")
-    return found
+    chosen = select_words((each.name for each in every), only)
+    return [each for each in every if each.name in chosen]
 
 
 def describe_work(

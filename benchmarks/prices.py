@@ -7,18 +7,22 @@ method that chooses an option with a tuning run pays for the tuning too.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from lightning.fabric import Fabric
 
+from benchmarks.data_folder import check_data
 from benchmarks.result_files import write_json
 from benchmarks.speed import time_step, wait
 from longtail import methods
+from longtail.cli.output import print_lines
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.data.base import Data
+from longtail.data.load import load
 from longtail.evaluation.accuracy import accuracy, score, sweep
 from longtail.evaluation.alpha import GRID
 from longtail.runs.auto import TUNING_FRACTION
@@ -26,6 +30,9 @@ from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,14 @@ class EvaluationPrice:
     sweep: float
     """Seconds from images to accuracies at every alpha of the grid."""
     alphas: int = len(GRID)
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure a step of every stage on cifar100-lt, and print the prices."""
+    check_data(["cifar100-lt"], command.root)
+    config = replace(Config.preset("cifar100-lt:100"), machine=command.machine)
+    data = load("cifar100-lt:100", root=command.root)
+    print_lines(*table(bench_prices(config, data, command.results / "speed" / "prices.json")))
 
 
 def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) -> list[Price]:

@@ -152,6 +152,7 @@ def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> H
 def read_gpu_results(results: Path) -> list[Result]:
     """Read every result of a classifier that was trained on a GPU, and the rate of photographs."""
     found = [json.loads(path.read_text()) for path in sorted(results.rglob("*-s[0-9]*.json"))]
+    # some results of detectors have these too, and only they have average precisions
     known = [r for r in found if {"ratio", "images_per_second"} <= r.keys() and "ap" not in r]
     known += [rate for measured in read_all(results / "images") for rate in _list_rates(measured)]
     return [result for result in known if "CPU" not in result["device"]]

@@ -159,7 +159,7 @@ def _work(
 
 
 def _stop_when_asked(stopping: Event) -> None:
-    """Send this process one SIGTERM, on which it saves its epoch, if asked or left alone."""
+    """Send this process SIGTERM when the parent asks for it or has died; it saves its epoch."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "only a child has work to do"
     while not stopping.wait(LOOK_SECONDS) and parent.is_alive():

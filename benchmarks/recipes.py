@@ -153,6 +153,20 @@ class RecipeBench(ABC, Generic[R]):
         runs = self.runs.parent / version.sha256[:12] / self.runs.name
         return replace(self, version=version, runs=runs)
 
+    def find_uncommitted(self) -> str:
+        """Return why `--again` would refuse to run: uncommitted changes; empty without any."""
+        if self.version is None:
+            return ""
+        if (commit() or "-dirty").endswith("-dirty"):
+            return (
+                "--again makes results of a clean commit, and files have changed outside results: "
+                "commit or restore them (git status lists them)"
+            )
+        words = ("ls-files", "--others", "--exclude-standard", "--full-name")
+        if new := ask_git(PACKAGE, *words, f":/recipes/{self.name}"):
+            return f"--again makes results of committed recipes, and these are new: {new}"
+        return ""
+
     def prepare_runs(self) -> None:
         """Before running, refuse folders that cannot be written.
 
@@ -162,14 +176,8 @@ class RecipeBench(ABC, Generic[R]):
         check_writable(self.runs, "--runs")
         if self.version is None:
             return
-        if (commit() or "-dirty").endswith("-dirty"):
-            raise UserError(
-                "--again makes results of a clean commit, and files have changed outside results: "
-                "commit or restore them (git status lists them)"
-            )
-        words = ("ls-files", "--others", "--exclude-standard", "--full-name")
-        if new := ask_git(PACKAGE, *words, f":/recipes/{self.name}"):
-            raise UserError(f"--again makes results of committed recipes, and these are new: {new}")
+        if reason := self.find_uncommitted():
+            raise UserError(reason)
         found = self.runs.rglob("result.json")
         for path in [path for path in found if not self.version.made(path)]:
             shutil.rmtree(path.parent, ignore_errors=True)
@@ -214,6 +222,11 @@ class RecipeBench(ABC, Generic[R]):
             else f", about {format_seconds(seconds)} on the machine of the existing results"
         )
         return f"{work}{about}" if wanted else f"nothing to do: all results are in {self.results}"
+
+    def describe_refusal(self, wanted: Sequence[tuple[R, int]]) -> list[str]:
+        """Return a line with the reason why `wanted` would be refused now, if there is one."""
+        reason = self.find_uncommitted() if wanted else ""
+        return [f"the run would be refused now: {reason}"] if reason else []
 
     @property
     def started(self) -> bool:

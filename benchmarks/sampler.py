@@ -10,7 +10,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,14 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
+from benchmarks.registry import RESULTS
 from benchmarks.result_files import read_all, replace_between, write_json
 from longtail.core.environment import environment
 from longtail.evaluation import tables
 from longtail.nn.tail import Tail
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "sampler"
 COUNTS = (1000, 300, 100, 30, 11)
@@ -34,6 +38,13 @@ LABELS = {
     SAME: "`WeightedRandomSampler`, one seed for all ranks",
     OWN: "`WeightedRandomSampler`, a seed for each rank",
 }
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure the samplers, and write their table."""
+    # the docs show committed figures only
+    page = Path("docs/tail.md") if command.results == RESULTS else None
+    print(f"written to {bench_sampler(command.results, page)}")
 
 
 def bench_sampler(results: Path, page: Path | None = None) -> Path:

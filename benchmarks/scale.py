@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.estimators.tde import DeconfoundTDEClassifier
 from longtail.evaluation import tables
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "scale"
 ROWS, DIM, CLASSES, TEST_ROWS = 1_000_000, 768, 100, 20_000
@@ -71,6 +74,13 @@ CONTESTANTS = {
         SAMPLE,
     ),
 }
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Fit the classifiers on as many rows as are asked for, then write the table."""
+    if command.rows < 1000:
+        raise UserError(f"--rows {command.rows}: must be at least 1,000")
+    print(f"written to {bench_scale(command.results, command.rows)}")
 
 
 def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = CLASSES) -> Path:

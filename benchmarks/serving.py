@@ -12,7 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.fabric import Fabric
@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks import ray_speed
 from benchmarks.jpegs import generate, make_data
 from benchmarks.result_files import read_all, write_json, write_page
+from benchmarks.words import select_words
 from longtail.cli.prediction_file import write_predictions
 from longtail.cli.prediction_lines import Lines, format_csv
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.environment import environment, versions
-from longtail.core.errors import unknown_error
 from longtail.core.files import write_tensors
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.workers import CHUNK, read_chunks
@@ -45,14 +45,33 @@ from longtail.training.head_kinds import describe_head
 from longtail.training.launch import launch
 from longtail.training.model import Blueprint
 
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
+
 NAME = "serving"
 SIZE = 224
 FILES = 4096
 """Different files, at most; the images cycle through them and stay in the page cache."""
 CLASSES = 1000
+IMAGES = 20_000
+"""Images by default."""
 WAYS = ("decode", "bare", "predict", "bare features", "embed", "dataloader")
 AGAINST = {"predict": "bare", "dataloader": "bare", "embed": "bare features"}
 """Ways, and the bare network that each is compared with."""
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure a ResNet-50, then write the table."""
+    page = bench_serving(
+        command.runs / "serving",
+        command.results,
+        images=command.images or IMAGES,
+        rounds=command.seeds or 1,
+        backbone="timm/resnet50",
+        machine=command.machine,
+        only=command.only,
+    )
+    print(f"written to {page}")
 
 
 def bench_serving(
@@ -65,16 +84,15 @@ def bench_serving(
     machine: MachineConfig,
     only: Sequence[str] = (),
 ) -> Path:
-    """Measure the ways of `only`, by default all, in turn; return the page."""
-    ways = [*WAYS, *ray_speed.WAYS]
-    for name in only:
-        if name not in ways:
-            raise unknown_error("way", name, ways, f"they are {', '.join(ways)}")
+    """Measure the ways that contain a word of `only`, by default all, in turn; return the page."""
+    ways = select_words([*WAYS, *ray_speed.WAYS], only)
+    if not only and not ray_speed.is_installed():
+        ways = list(WAYS)
     paths = list(itertools.islice(itertools.cycle(generate(folder, min(images, FILES))), images))
     fabric = launch(machine)
     measure = _prepare(folder, paths, backbone, fabric)
     for number in range(rounds):
-        for way in only or (*WAYS, *(ray_speed.WAYS if ray_speed.is_installed() else ())):
+        for way in ways:
             out = results / NAME / f"{fabric.device.type}-{way.replace(' ', '-')}-{number}.json"
             if out.exists():
                 continue
@@ -201,7 +219,7 @@ def _run_bare_features(model: Predictor, images: int, fabric: Fabric) -> None:
     features.cpu()
 
 
-class PlainImages(Dataset[Tensor]):
+class ResizedImages(Dataset[Tensor]):
     """Files through Pillow and torchvision's transforms."""
 
     def __init__(self, paths: Sequence[Path]):
@@ -223,7 +241,7 @@ class PlainImages(Dataset[Tensor]):
 def _run_dataloader(model: Predictor, paths: Sequence[Path], fabric: Fabric) -> None:
     """Classify the files as a plain script does."""
     cuda, size = fabric.device.type == "cuda", model.batch_size
-    loader = DataLoader(PlainImages(paths), size, num_workers=count_cores(), pin_memory=cuda)
+    loader = DataLoader(ResizedImages(paths), size, num_workers=count_cores(), pin_memory=cuda)
     for batch in loader:
         model.model(batch.to(fabric.device, non_blocking=cuda)).argmax(1).cpu()
 

@@ -8,7 +8,7 @@ batches stay on the device in every round.
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
@@ -16,10 +16,13 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from queue import Empty
 from threading import BrokenBarrierError
+from typing import TYPE_CHECKING
 
+from benchmarks.data_folder import check_data
 from benchmarks.result_files import write_json
 from benchmarks.spawning import block_interrupt, has_mps
 from benchmarks.speed import build_trainers, run_steps
+from longtail.cli.output import print_lines
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
@@ -27,7 +30,10 @@ from longtail.data.base import Data
 from longtail.data.load import load
 from longtail.runs.plan import resolve
 from longtail.training.cuda_graph import build_step
-from longtail.training.launch import launch
+from longtail.training.launch import find_accelerator, launch
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 PROCESSES = (1, 2, 4)
 BATCHES = (128, 256)
@@ -60,6 +66,17 @@ class SharedSpeed:
 
 Report = tuple[Round, float]
 """A round, and the images per second of one of its processes."""
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure the processes, and print their speeds."""
+    check_data(["cifar100-lt"], command.root)
+    config = Config.preset("cifar100-lt:100").with_options(method="deconfound", root=command.root)
+    config = replace(config, machine=command.machine)
+    cuda = find_accelerator(command.machine) == "cuda"
+    out = command.results / "speed" / "sharing.json" if cuda else None
+    print_lines(*table(bench_sharing(config, out)))
+    print(f"written to {out}" if out else "not written: a CPU only shows that the benchmark runs")
 
 
 def bench_sharing(

@@ -9,21 +9,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from lightning.fabric import Fabric
 from torch import nn
 
+from benchmarks.data_folder import check_data
 from benchmarks.result_files import write_json
+from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
+from longtail.data.load import load
 from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import Sizes, build_step
 from longtail.training.inputs import sample_input
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 PASSES = 5
 
@@ -144,6 +151,16 @@ def variants(config: Config, cuda: bool) -> Iterator[tuple[Config, int]]:
         yield dual, 16
         for replicas in (1, 8):
             yield dual.with_options(compile=True), replicas
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure the steps of cifar100-lt, and print them."""
+    check_data(["cifar100-lt"], command.root)
+    config = Config.preset("cifar100-lt:100").with_options(
+        method="deconfound", device=command.machine.device
+    )
+    data = load("cifar100-lt:100", root=command.root)
+    print_lines(*table(bench_speed(config, data, command.results / "speed" / "speed.json")))
 
 
 def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> list[Speed]:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import accuracy_score, recall_score
 
 from benchmarks.baselines import build_logistic
+from benchmarks.embeddings import list_files
 from benchmarks.result_files import check_features, format_spread, read_all, write_json, write_page
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
@@ -30,6 +31,9 @@ from longtail.data.prepare import hold_out
 from longtail.estimators.tde import DeconfoundTDEClassifier
 from longtail.evaluation import tables
 from longtail.serving.embeddings import read_origin
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "stream"
 PIECES = 20
@@ -107,6 +111,15 @@ def pieces(labels: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
     # the inverse of the distribution function of exp(k s u) on -1..1
     arrival = np.log(np.exp(-slope) + share * 2 * np.sinh(slope)) / slope
     return np.array_split(np.argsort(arrival), PIECES)
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Measure the streams of the files of a folder, or of digits, then write the table."""
+    files = list_files(command.root) if command.root else []
+    pools = [Pool.read(file) for file in files] or [Pool.digits()]
+    for path in bench_stream(pools, command.seeds or 3, command.results):
+        print(path)
+    print(f"written to {write_table(command.results)}")
 
 
 def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[Path]:

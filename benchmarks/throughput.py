@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.fabric import Fabric
@@ -23,11 +23,23 @@ from torch.nn import functional as F
 from benchmarks.dataloader import build_loader
 from benchmarks.jpegs import generate, make_data
 from benchmarks.memory import used, watch
-from benchmarks.rates import WAYS, Throughput, read_modes, read_valid, save, set_aside, sort_ways
+from benchmarks.rates import (
+    WAYS,
+    Throughput,
+    read_modes,
+    read_valid,
+    save,
+    set_aside,
+    sort_ways,
+    table,
+    write_table,
+)
 from benchmarks.speed import wait
+from benchmarks.words import select_words
+from longtail.cli.output import print_lines
 from longtail.core.config import Config
 from longtail.core.environment import environment
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.workers import receive
@@ -37,8 +49,13 @@ from longtail.training.cuda_graph import build_step
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
+
 WARM_UP = 5
 """Warm-up steps of the ceiling."""
+IMAGES = 115_846
+"""Images by default, as many as ImageNet-LT has."""
 INTERVAL = 2.0
 """Seconds between two samples of the host memory."""
 IGNORED = ("replicas", "save_seconds", "workers")
@@ -63,10 +80,30 @@ class ThroughputSetting:
     workers, because they deliver batches in bursts."""
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Measure on a CUDA device, then write the table."""
+    if command.machine.device == "cpu" or not torch.cuda.is_available():
+        raise UserError(
+            "images needs a CUDA device: steps of 512 images of 224 pixels are too large for a "
+            "CPU. Run it without --device cpu on a machine that has one"
+        )
+    config = Config.preset("imagenet-lt").with_options(method="deconfound")
+    images = command.images or IMAGES
+    setting = ThroughputSetting(
+        config=replace(config, machine=command.machine),
+        folder=command.runs / "images",
+        images=images,
+        files=min(images, 4096),
+    )
+    out = command.results / "images" / "images.json"
+    print_lines(*table(bench_images(setting, out, command.only)))
+    print(f"written to {write_table(command.results)}")
+
+
 def bench_images(
     setting: ThroughputSetting, out: Path, only: Sequence[str] = ()
 ) -> list[Throughput]:
-    """Measure the ways of `only`, by default all, that are not in `out`; rewrite it after each.
+    """Measure the ways with a word of `only` that are not in `out`; rewrite it after each.
 
     Figures in `out` of another setting, device, version, commit or number of workers are measured
     again; the old file is renamed to NAME-before-N.json with the first free N. If a way fails, the
@@ -76,14 +113,11 @@ def bench_images(
         All figures that are then in `out`.
     """
     config, batch = setting.config, setting.config.train.batch_size
-    for name in only:
-        if name not in WAYS:
-            raise unknown_error("way", name, WAYS, f"they are {', '.join(WAYS)}")
+    wanted = select_words(WAYS, only)
     if setting.images < batch:
         raise UserError(f"--images {setting.images}: must be at least a batch of {batch}")
     paths = generate(setting.folder, setting.files, scale=setting.scale)
     fabric = launch(config.machine)
-    wanted = only or WAYS
     about = _about(setting, paths)
     found = read_valid(about, count_workers(config.machine), out)
     replaced = read_modes(out) - set(found)

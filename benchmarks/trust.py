@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.frontier import append_line, take_shard
+from benchmarks.data_folder import check_data
+from benchmarks.frontier import append_line, read_lines, take_shard
 from benchmarks.new_classes import measure_extension
 from benchmarks.trust_figures import ScoredRun, measure
+from benchmarks.words import select_words
 from longtail.core.config import Config, DataConfig, MachineConfig
+from longtail.core.console import Console
 from longtail.core.environment import commit
 from longtail.data.base import Data
 from longtail.data.load import load
@@ -31,6 +34,9 @@ from longtail.runs.reopen import reopen
 from longtail.runs.store import CLASS_MEANS
 from longtail.serving.embeddings import embed
 from longtail.training.loop import Progress
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
 
 NAME = "trust"
 TRAININGS = {
@@ -65,6 +71,11 @@ class TrustSet:
         """Folder of its runs and file of its results."""
         return Path(self.config.data).stem.replace(":", "-")
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the data sets that it reads."""
+        return (self.config.data, *filter(None, [self.unknown]))
+
     @cached_property
     def data(self) -> Data:
         """The data with a held-out part."""
@@ -88,7 +99,7 @@ def embed_frozen(config: Config, folder: Path) -> Config:
 
 
 @dataclass(frozen=True)
-class Unit:
+class TrustUnit:
     """One training."""
 
     set: TrustSet
@@ -124,16 +135,36 @@ def list_sets(
     return [TrustSet(cifar, "cifar10-lt:100", adds_classes=True), TrustSet(plants)]
 
 
+def run_command(command: "BenchCommand") -> None:
+    """Train and measure the missing units of a shard, then write the page."""
+    from benchmarks import trust_page
+
+    sets = list_sets(command.recipes, command.root, command.machine, command.epochs)
+    chosen = select_words((one.name for one in sets), command.only)
+    sets = [one for one in sets if one.name in chosen]
+    units = list_units(sets, command.seeds or 3, command.shard)
+    wanted = select_missing(units, read_lines(sorted((command.results / NAME).glob("*.jsonl"))))
+    for unit in wanted:
+        print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    check_data((name for unit in wanted for name in unit.set.sources), command.root)
+    with Console() as console:
+        for _ in bench_trust(wanted, runs=command.runs, results=command.results, progress=console):
+            pass
+    print(f"written to {trust_page.write_table(command.results)}")
+
+
 def open_set(one: TrustSet, runs: Path) -> TrustSet:
     """Return the set to train on: of a frozen network, its features in a file below `runs`."""
     frozen = one.config.train.freeze
     return replace(one, config=embed_frozen(one.config, runs / NAME)) if frozen else one
 
 
-def list_units(sets: Sequence[TrustSet], seeds: int, shard: str) -> list[Unit]:
+def list_units(sets: Sequence[TrustSet], seeds: int, shard: str) -> list[TrustUnit]:
     """List the units of a shard, as 0/6 is the first of six, seed by seed."""
     units = [
-        Unit(one, seed, part)
+        TrustUnit(one, seed, part)
         for one in sets
         for seed in range(seeds)
         for part in (*TRAININGS, *([EXTEND] if one.adds_classes else []))
@@ -141,13 +172,15 @@ def list_units(sets: Sequence[TrustSet], seeds: int, shard: str) -> list[Unit]:
     return take_shard(units, shard)
 
 
-def select_missing(units: Sequence[Unit], done: Sequence[Mapping[str, Any]]) -> list[Unit]:
+def select_missing(
+    units: Sequence[TrustUnit], done: Sequence[Mapping[str, Any]]
+) -> list[TrustUnit]:
     """Select the units that have no line in `done`."""
     return [u for u in units if not any(u.key == {k: line[k] for k in u.key} for line in done)]
 
 
 def bench_trust(
-    units: Sequence[Unit], *, runs: Path, results: Path, progress: Progress | None = None
+    units: Sequence[TrustUnit], *, runs: Path, results: Path, progress: Progress | None = None
 ) -> Iterator[dict[str, Any]]:
     """Train and measure `units` one by one; append the line of each to a file and yield it."""
     opened: dict[str, TrustSet] = {}
@@ -163,7 +196,7 @@ def bench_trust(
         yield line
 
 
-def _train(unit: Unit, folder: Path, progress: Progress | None) -> dict[str, Any]:
+def _train(unit: TrustUnit, folder: Path, progress: Progress | None) -> dict[str, Any]:
     """Train the methods of a unit, and measure each."""
     one, names = unit.set, TRAININGS[unit.part]
     out = folder / f"{unit.part}-s{unit.seed}"
@@ -209,7 +242,7 @@ def score_run(run: Run, data: Data, features: Features, unknown: torch.Tensor | 
     )
 
 
-def _extend(unit: Unit, folder: Path, progress: Progress | None) -> dict[str, Any]:
+def _extend(unit: TrustUnit, folder: Path, progress: Progress | None) -> dict[str, Any]:
     """Train without some classes, and measure how they are added."""
     one = unit.set
     files = replace(one.config.files, val_fraction=0.0)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.versions import ROOMS
 
 SOURCE = Path(__file__).parents[1] / "src" / "longtail"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 LOOSE = {"__init__.py", "__main__.py", "py.typed"}
 
@@ -53,16 +54,21 @@ def test_a_room_imports_only_itself_and_rooms_above(path):
 def test_names_of_modules_in_a_room_and_of_classes_are_unique():
     names = [(path.relative_to(SOURCE).parts[0], path.name) for path in modules()]
     assert repeated([name for name in names if name[1] != "__init__.py"]) == set()
-    trees = [ast.parse(path.read_text()) for path in modules()]
-    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    classes = list_classes([*modules(), *BENCHMARKS.rglob("*.py")])
     # those of Lightning and transformers; and a change of that file would draw shapes-lvis anew
     assert repeated(classes) == {"TailCallback", "Split"}
+
+
+def list_classes(paths: list[Path]) -> list[str]:
+    trees = [ast.parse(path.read_text()) for path in paths]
+    return [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
 
 
 def repeated(names: list) -> set:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def test_help_does_not_import_torch():
-    code = "import sys, longtail, longtail.cli.parser; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["longtail.cli.parser", "benchmarks.command"])
+def test_help_does_not_import_torch(module):
+    code = f"import sys, longtail, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

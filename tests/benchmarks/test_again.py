@@ -102,7 +102,9 @@ def test_changed_code_is_refused_before_it_runs(commit, places, monkeypatch, cap
     set_commit(monkeypatch, commit)
     words = ["toy", "--again", "--device", "cpu"]
     main([*words, "--dry-run"])
-    assert "3 runs to do" in capsys.readouterr().out
+    *_, work, reason = capsys.readouterr().out.splitlines()
+    assert "3 runs to do" in work
+    assert reason.startswith("the run would be refused now: --again makes results of a clean")
     with pytest.raises(SystemExit):
         main(words)
     assert "--again makes results of a clean commit" in capsys.readouterr().err
@@ -119,6 +121,8 @@ def test_code_that_git_does_not_know_is_refused(places, monkeypatch, capsys):
 def test_a_shallow_clone_and_new_recipes_are_refused(places, monkeypatch, capsys):
     new = {":/recipes/toy": "recipes/toy/baseline.yaml"}
     replace_git(monkeypatch, present=("HEAD",), answers=new)
+    main(["toy", "--again", "--dry-run"])
+    assert "would be refused now: " in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["toy", "--again", "--device", "cpu"])
     assert "these are new: recipes/toy/baseline.yaml" in capsys.readouterr().err.replace("\n", " ")
@@ -152,7 +156,12 @@ def test_maps_of_other_code_are_measured_again_from_the_runs_of_the_present(
     maps["baseline"].write_text(json.dumps({**content, "git": None, "training_id": "old"}))
     capsys.readouterr()
     main([*words, "--dry-run"])
-    assert "1 results to make" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 results to make" in shown and "refused" not in shown
+    with monkeypatch.context() as patch:
+        patch.setattr("benchmarks.recipes.commit", lambda: "new-dirty")
+        main([*words, "--dry-run"])
+    assert "would be refused now: --again makes" in capsys.readouterr().out
     main(words)
     assert list_trainings() == trained
 

@@ -43,17 +43,19 @@ def test_readers_refuse_what_they_cannot_read(reader, tmp_path):
 
 
 def test_exports_are_read_or_refused(templates, tmp_path):
-    for each in attack_runs.list_attacks(templates):
-        if each.name.startswith("export"):
-            tally = run_attack(each, range(TRIES), tmp_path, processes=1)
-            assert tally.failures == []
+    attacks = attack_runs.list_attacks(templates)
+    exports = [each for each in attacks if each.name.startswith("export")]
+    assert len(exports) == len(attack_runs.EXPORTS) > 0
+    for each in exports:
+        tally = run_attack(each, range(TRIES), tmp_path, processes=1)
+        assert tally.failures == []
 
 
 def test_a_killed_training_loses_nothing(templates, tmp_path):
-    for each in attack_kills.list_attacks(templates):
-        if each.name == "kill at an operation, train":
-            tally = run_attack(each, range(4), tmp_path, processes=1)
-            assert tally.failures == [] and tally.outcomes["ok"] == 4
+    name = "kill at an operation, train"
+    (each,) = (one for one in attack_kills.list_attacks(templates) if one.name == name)
+    tally = run_attack(each, range(4), tmp_path, processes=1)
+    assert tally.failures == [] and tally.outcomes["ok"] == 4
 
 
 def test_a_killed_rank_ends_the_other(templates, tmp_path):
@@ -124,7 +126,9 @@ def test_a_try_that_only_waits_hangs_too():
 
 def test_the_table_counts_all_tries(templates, tmp_path, monkeypatch):
     monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
-    found = list(attack.run_attacks(27, tmp_path, ["fuzz recipe", "flip export"], processes=1))
+    found = list(
+        attack.run_attacks(27, tmp_path, ["fuzz recipe", "damage flip export"], processes=1)
+    )
     header, rows = attack.table(found)
     assert header[:4] == ["attack", "tries", "ok", "refused"]
     assert [row[0] for row in rows] == ["recipe", "flip export", "all"]

@@ -129,7 +129,7 @@ def test_the_command_measures_missing_draws_and_writes_the_table(
     capsys.readouterr()
     with pytest.raises(SystemExit):
         bench_command(["audit", "--only", "copy"])
-    assert "--only copy: the parts are copies, speed" in capsys.readouterr().err
+    assert "--only copy: no name contains it. Did you mean" in capsys.readouterr().err
 
 
 def test_the_docs_have_the_table_of_the_committed_files() -> None:

@@ -160,7 +160,7 @@ def test_a_misspelt_bench_gets_the_nearest(capsys):
     recipes = Path(__file__).parents[2] / "recipes"
     with pytest.raises(SystemExit):
         bench_command(["cifar-tl", "--recipes", str(recipes)])
-    assert "unknown bench 'cifar-tl'. Did you mean 'cifar-lt'?" in capsys.readouterr().err
+    assert "unknown benchmark 'cifar-tl'. Did you mean 'cifar-lt'?" in capsys.readouterr().err
 
 
 def test_seeds_that_chose_another_tau_are_one_row():

@@ -10,15 +10,14 @@ import pytest
 
 from benchmarks.bench import ClassifierRecipe
 from benchmarks.paper_tables import BELOW
+from cifar_table import FOLDERS, PAIR, RIVALS
 from helpers import count_errors, read_page
 from longtail.evaluation import tables
 
 ROOT = Path(__file__).parents[2]
 README, REPRODUCED = ROOT / "README.md", ROOT / "docs/reproduce.md"
-SETS = [f"cifar{classes}-lt-{ratio}" for classes in (10, 100) for ratio in (100, 50, 10)]
 OURS, THEIRS = "cifar-lt/resnet32-dual", "cifar-lt-published/resnet32"
 """Benchmark and network of the recipe for all methods, and of the rivals' published ones."""
-PAIR = ("deconfound", "deconfound-tde")
 SHARDED, PROCESSES = "474a336", "f756b5b"
 """Commits at which three shards, and later four processes, shared a device."""
 
@@ -68,7 +67,7 @@ def count_errors_above(data: str, method: str, cell: str = OURS) -> float:
 
 def test_tde_lies_as_far_from_the_paper_as_the_docs_say():
     tde = "deconfound-tde"
-    found = {data: average(data, tde, "overall") - read_paper(data, tde) for data in SETS}
+    found = {data: average(data, tde, "overall") - read_paper(data, tde) for data in FOLDERS}
     page = read_page(REPRODUCED)
     assert f"the mean of the six is {-mean(found.values()):.1f} below the paper's" in page
     others = [abs(value) for data, value in found.items() if data != "cifar100-lt-50"]
@@ -125,8 +124,6 @@ def test_methods_are_above_level_or_below_as_the_docs_say(data, above, level):
     assert all(f"({format_accuracy(data, method)}" in page for method in (*above, *level))
 
 
-RIVALS = ("focal", "mixup", "class-balanced", "ldam-drw", "bbn")
-"""Methods of tab:rebuttal_1 beside the paper's own."""
 NOT_RUN = ("cifar100-lt-10", "mixup")
 """A rival far below the paper that was not run with its published recipe."""
 
@@ -138,7 +135,7 @@ def find_weak(sets: list[str]) -> dict[tuple[str, str], float]:
 
 
 def test_published_recipes_bring_weak_rivals_as_near_the_paper_as_the_readme_says():
-    page, weak = read_page(README), find_weak(SETS)
+    page, weak = read_page(README), find_weak(FOLDERS)
     gaps = f"{min(weak.values()):.1f} to {max(weak.values()):.1f}"
     assert len(weak) == 7 and f"seven of the 30 cells of rivals are {gaps} points below" in page
     run = [cell for cell in weak if read_results(*cell, THEIRS)]
@@ -166,7 +163,7 @@ def format_subsets(data: str) -> str:
 
 def test_other_subsets_have_what_the_docs_say():
     page = read_page(REPRODUCED)
-    drawn = [data for data in SETS if not data.endswith("-10")]  # at 10 there is one subset
+    drawn = [data for data in FOLDERS if not data.endswith("-10")]  # at 10 there is one subset
     here = {data: format_accuracy(data, PAIR[1]) for data in drawn}
     others = {data: format_subsets(data) for data in drawn}
     gap = read_paper("cifar100-lt-50", PAIR[1]) - float(others["cifar100-lt-50"].split()[0])
@@ -195,12 +192,12 @@ def test_the_self_prior_is_ahead_of_tde_as_the_docs_say():
 
 def test_mixup_reaches_what_the_docs_say():
     page = read_page(REPRODUCED)
-    gaps = {data: gap for (data, method), gap in find_weak(SETS).items() if method == "mixup"}
-    small = [gaps[data] for data in SETS[:3]]
+    gaps = {data: gap for (data, method), gap in find_weak(FOLDERS).items() if method == "mixup"}
+    small = [gaps[data] for data in FOLDERS[:3]]
     assert f"CIFAR-10-LT, {min(small):.1f} to {max(small):.1f} points under the paper" in page
     assert f"{gaps['cifar100-lt-50']:.1f}" == f"{gaps['cifar100-lt-10']:.1f}"
     assert f"and on CIFAR-100-LT at 50 and 10, {gaps['cifar100-lt-10']:.1f} under." in page
-    mixed = [format_accuracy(data, "mixup", THEIRS) for data in SETS[:3]]
+    mixed = [format_accuracy(data, "mixup", THEIRS) for data in FOLDERS[:3]]
     assert f"mixup reaches {mixed[0]}, {mixed[1]} and {mixed[2]} on CIFAR-10-LT" in page
     many = [average("cifar10-lt-100", "mixup", "many", cell) for cell in (OURS, THEIRS)]
     assert f"more than 100 images go from {many[0]:.1f} to {many[1]:.1f};" in page
@@ -241,7 +238,7 @@ def test_the_docs_say_which_rows_were_run_with_published_recipes():
     assert f"has {len(found)} of its {len(recipes)} rows, three seeds each: on CIFAR-10-LT" in page
     missing = len(recipes) - len(found)
     assert f"among the {missing} cells that were not run" in read_page(README)
-    weak = find_weak(SETS).keys() - {NOT_RUN}
+    weak = find_weak(FOLDERS).keys() - {NOT_RUN}
     assert set(found.values()) == {3}
     assert found.keys() == {*weak, ("cifar100-lt-100", "ldam-drw")}
 

@@ -12,11 +12,9 @@ from benchmarks import paper_tables, tuning
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main
 from benchmarks.result_files import write_json
+from cifar_table import PAIR, RIVALS, SETS
 
 ROOT = Path(__file__).parents[2]
-SETS = [f"cifar{classes}-lt:{ratio}" for classes in (10, 100) for ratio in (100, 50, 10)]
-RIVALS = ("focal", "mixup", "class-balanced", "ldam-drw", "bbn")
-OURS = ("deconfound", "deconfound-tde")
 BETAS = (0.9, 0.99, 0.999, 0.9999)
 
 
@@ -34,9 +32,9 @@ def published_training(method: str) -> dict:
 def test_the_rebuttal_has_42_cells_of_three_seeds_and_five_for_the_headline():
     cells = {(r["data"], r["method"]): r for r in read("cifar-lt") if "paper" in r}
     dual = {cell for cell, r in cells.items() if r["backbone"] == "resnet32-dual"}
-    assert dual == set(product(SETS, (*RIVALS, *OURS))) and len(dual) == 42
+    assert dual == set(product(SETS, (*RIVALS, *PAIR))) and len(dual) == 42
     for (data, method), recipe in cells.items():
-        least = 5 if method in OURS and data.endswith(":100") else 3
+        least = 5 if method in PAIR and data.endswith(":100") else 3
         assert recipe["seeds"] >= least, (data, method)
         if method == "ldam-drw":
             assert recipe["options"]["defer"] == 0.6  # the first fall of our rate
@@ -72,7 +70,7 @@ def test_the_page_has_all_42_cells_under_both_recipes(tmp_path, monkeypatch):
         assert paper_tables.compare_recipes(ClassifierBench.open(name, **folders)) == ""
     table = paper_tables.compare_recipes(ClassifierBench.open("cifar-lt-published", **folders))
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "-lt:" in line]
-    assert {(data, method) for data, method, *_ in rows} == set(product(SETS, (*RIVALS, *OURS)))
+    assert {(data, method) for data, method, *_ in rows} == set(product(SETS, (*RIVALS, *PAIR)))
     assert len(rows) == 42 and "| recipe of cifar-lt (seeds) | published recipe (seeds) |" in table
     first = {row[1]: row[2:] for row in rows if row[0] == SETS[0]}
     assert first["focal"] == ["70.5 ± 0.7 (2)", "72.0 ± 0.0 (3)", "70.4", "+1.6"]
@@ -153,10 +151,10 @@ def test_the_tuning_writes_the_recipe_of_each_cell_that_is_complete(tmp_path, mo
 
 
 def test_subsets_are_those_of_the_same_recipes():
-    first = {(r["data"], r["method"]): r for r in read("cifar-lt") if r["method"] in OURS}
+    first = {(r["data"], r["method"]): r for r in read("cifar-lt") if r["method"] in PAIR}
     recipes = read("cifar-lt-subsets")
     assert {(r["data"], r["method"]) for r in recipes} == set(
-        product([name for name in SETS if not name.endswith(":10")], OURS)
+        product([name for name in SETS if not name.endswith(":10")], PAIR)
     )
     for recipe in recipes:
         own = first[recipe["data"], recipe["method"]]

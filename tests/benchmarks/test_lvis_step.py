@@ -100,5 +100,7 @@ def test_networks_are_chosen_by_name():
     (one,) = lvis_step.list_settings(["x1"], cuda=True)
     assert one.config.backbone == "resnext101_64x4d.tv_in1k"
     assert (one.config.train.batch_size, one.config.model.image_size) == (16, 800)
-    with pytest.raises(UserError, match="unknown network 'r50'"):
+    with pytest.raises(
+        UserError, match="--only r50: no name contains it. The names are:\nr101; x101"
+    ):
         lvis_step.list_settings(["r50"], cuda=True)

@@ -306,6 +306,13 @@ def test_photographs_are_priced_by_their_own_rate(tmp_path):
     assert price_epoch(config, read_gpu_results(tmp_path)) is None
 
 
+def test_detectors_give_classifiers_no_price(tmp_path):
+    write_json(tmp_path / "toy/a-s0.json", RESULT)
+    (found,) = read_gpu_results(tmp_path)
+    write_json(tmp_path / "shapes/a-s0.json", {**RESULT, "ap": {"AP": 20.0}, "files": {}})
+    assert read_gpu_results(tmp_path) == [found]
+
+
 def test_maps_are_priced_by_the_seconds_in_their_files(bench):
     wanted = [(r, seed) for r in bench.recipes if r.name == "baseline" for seed in range(3)]
     text = compactness.describe_work(bench, wanted)

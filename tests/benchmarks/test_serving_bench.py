@@ -38,7 +38,7 @@ def test_every_way_is_measured_once(bench, tmp_path):
     before = [file.read_text() for file in files]
     bench(only=serving.WAYS)
     assert [file.read_text() for file in files] == before  # nothing was measured again
-    with pytest.raises(UserError, match="unknown way 'embd'. Did you mean 'embed'"):
+    with pytest.raises(UserError, match="--only embd: no name contains it. Did you mean 'embed'"):
         bench(only=["embd"])
 
 

@@ -137,9 +137,9 @@ def test_ways_are_asked_for_by_name(setting, tmp_path, monkeypatch):
     run(accumulate=2, workers=1)  # that matters to all
     assert asked == MODES
     with pytest.raises(UserError) as caught:
-        run(("stream",))
-    assert "unknown way 'stream'. Did you mean 'streaming'?" in str(caught.value)
-    assert str(caught.value).endswith(f"(they are {', '.join(MODES)})")
+        run(("streamed",))
+    assert "--only streamed: no name contains it. Did you mean 'streaming'?" in str(caught.value)
+    assert str(caught.value).endswith("; ".join(MODES))
 
 
 @pytest.mark.parametrize(

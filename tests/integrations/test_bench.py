@@ -51,5 +51,6 @@ def test_every_trainer_appends_a_line_and_a_second_call_none(tmp_path, capsys):
 
 
 def test_an_unknown_trainer_is_refused():
-    with pytest.raises(UserError, match="--only keras: the trainers are longtail, lightning"):
+    message = "--only keras: no name contains it. The names are:\nlongtail; lightning; "
+    with pytest.raises(UserError, match=message):
         integrations.select_units(1, ["keras"], "0/1", [])
