@@ -78,8 +78,12 @@ class ClassifierRecipe:
         return self.cell / self.name
 
 
+@dataclass(frozen=True)
 class ClassifierBench(RecipeBench[ClassifierRecipe]):
     """A benchmark of classifiers."""
+
+    processes: int = 1
+    """Number of processes that are to share the device, for prices."""
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "ClassifierBench":
@@ -192,7 +196,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def expected_seconds(self, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> float | None:
         """Estimate the seconds of `wanted` from the existing results, here or in other folders."""
         known = self._find_known(wanted)
-        return pricing.estimate_seconds(wanted, self._list_trained(wanted), known)
+        facts = self._list_trained(wanted), known
+        return pricing.estimate_seconds(wanted, *facts, self.processes)
 
     def _find_known(
         self, wanted: Sequence[tuple[ClassifierRecipe, int]]
@@ -246,7 +251,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         paid: set[Hashable] = set()
         for rows in self.trainings(wanted).values():
             needed = {training for row in rows for training in pricing.list_trainings(*row)}
-            price = pricing.estimate_seconds([*chosen, *rows], *facts)
+            price = pricing.estimate_seconds([*chosen, *rows], *facts, self.processes)
             if not chosen or needed <= paid or (price is not None and price <= 60 * minutes):
                 chosen += rows
                 paid |= needed

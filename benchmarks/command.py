@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,6 +114,7 @@ class BenchCommand:
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
         recipe_bench = recipe_bench.again(find_room(self.name)) if self.again else recipe_bench
+        recipe_bench = replace(recipe_bench, processes=self.processes)
         wanted = recipe_bench.select_work(self.seeds, self.only, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")

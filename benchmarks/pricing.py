@@ -73,11 +73,14 @@ def _name_place(config: Config, seed: int) -> Hashable:
 
 
 def estimate_seconds(
-    wanted: Sequence[tuple[R, int]], done: Iterable[tuple[R, int]], results: Sequence[Result]
+    wanted: Sequence[tuple[R, int]],
+    done: Iterable[tuple[R, int]],
+    results: Sequence[Result],
+    processes: int = 1,
 ) -> float | None:
     """Estimate the seconds of `wanted`; None if a part has nothing comparable in `results`.
 
-    Trainings of `done` need not be repeated.
+    Trainings of `done` need not be repeated. The `processes` share the device.
     """
     trained = {training for recipe, seed in done for training in list_trainings(recipe, seed)}
     prices: dict[Hashable, float | None] = {}
@@ -85,7 +88,7 @@ def estimate_seconds(
     for recipe, seed in wanted:
         place = _name_place(recipe.config, 0)
         if place not in prices:
-            prices[place] = price_epoch(recipe.config, results)
+            prices[place] = price_epoch(recipe.config, results, processes)
         price = prices[place]
         if price is None:
             return None
@@ -95,9 +98,9 @@ def estimate_seconds(
     return sum(seconds.values())
 
 
-def price_epoch(config: Config, results: Sequence[Result]) -> float | None:
+def price_epoch(config: Config, results: Sequence[Result], processes: int = 1) -> float | None:
     """Estimate the seconds of an epoch; None if `results` has nothing comparable."""
-    images, rate = count_images(config, results), find_rate(config, results)
+    images, rate = count_images(config, results), find_rate(config, results, processes)
     return None if images is None or rate is None else images * rate
 
 
@@ -123,12 +126,12 @@ def count_images(config: Config, results: Sequence[Result]) -> float | None:
     return None
 
 
-def find_rate(config: Config, results: Iterable[Result]) -> float | None:
+def find_rate(config: Config, results: Iterable[Result], processes: int = 1) -> float | None:
     """Find the seconds per image of trainings on images of the same size; None without any.
 
-    Of these it takes the median over the same network if it was measured, and over the same batch
-    if that was: a mean would follow the few groups that did not fill the device, or had others
-    beside them. Shards that shared a device had a part of it each.
+    Of these it takes the median over the same network if it was measured, then over the same batch,
+    then over as many processes: a mean would follow the few groups that did not fill the device, or
+    had others beside them. Shards that shared a device had a part of it each.
     """
     name = short_name(config.data).partition(":")[0]
     kind = _name_kind(name, config.files.image_size, asdict(config.train))
@@ -137,6 +140,7 @@ def find_rate(config: Config, results: Iterable[Result]) -> float | None:
     ]
     alike = [r for r in alike if r["backbone"] == config.backbone] or alike
     alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
+    alike = [r for r in alike if r.get("shards", 1) == processes] or alike
     if not alike:
         return None
     seconds = [1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike]
@@ -197,12 +201,12 @@ def split_work(
         families.setdefault(_name_family(recipe, seed), []).append((recipe, seed))
     size = max(1, len(families) // parts)
     units = _join_interrupted(list(families.values()), size, count_epochs)
-    priced = estimate_seconds(work, done, results) is not None
+    priced = estimate_seconds(work, done, results, parts) is not None
 
     def weigh(rows: Sequence[tuple[R, int]]) -> float:
         epochs = _count_epochs(rows, done)
         left = epochs - max(count_epochs(*row) for row in rows)
-        price = (estimate_seconds(rows, done, results) or 0.0) if priced else epochs
+        price = (estimate_seconds(rows, done, results, parts) or 0.0) if priced else epochs
         return price * max(0.0, left) / epochs if epochs else 0.0
 
     loads = [(sum(map(weigh, unit)), [row for rows in unit for row in rows]) for unit in units]

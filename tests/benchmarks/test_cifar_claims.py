@@ -3,12 +3,13 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 
-from benchmarks.bench import ClassifierRecipe
+from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.paper_tables import BELOW
 from cifar_table import FOLDERS, PAIR, RIVALS
 from helpers import count_errors, read_page
@@ -285,3 +286,15 @@ def test_the_rates_of_processes_in_the_docs_are_those_of_their_results(
     assert f"about {sum(totals.values()) / slowest / 1000:.0f},000" in page
     captured = max(r["capture_seconds"] for r in group)
     assert re.search(rf"(steps in|took|took up to) {captured:.0f} s\b", page)
+
+
+def test_the_docs_price_all_evidence_of_cifar(tmp_path):
+    seconds = 0.0
+    for part in ("", "-published", "-published-tuning", "-subsets"):
+        places = {"recipes": ROOT / "recipes", "results": tmp_path, "runs": tmp_path / "runs"}
+        bench = replace(ClassifierBench.open(f"cifar-lt{part}", **places), processes=4)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(ROOT)  # whose results give the prices
+            seconds += bench.expected_seconds(bench.missing(None)) or math.inf
+    assert f"is priced at {seconds / 60:.0f} minutes of one H200:" in read_page(REPRODUCED)
+    assert seconds < 150 * 60

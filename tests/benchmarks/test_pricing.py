@@ -292,6 +292,10 @@ def test_a_rate_is_that_of_images_of_the_same_size():
     assert find_rate(config, [*known, result(40.0, batch_size=128)]) == 1 / 40
     half = {**result(20.0, batch_size=128), "shards": 2}  # two processes shared the device
     assert find_rate(config, [*known, half]) == 1 / 40
+    alone = result(50.0, batch_size=128)
+    rates = [find_rate(config, [*known, half, alone], processes) for processes in (1, 2)]
+    assert rates == [1 / 50, 1 / 40]
+    assert find_rate(config, [*known, half, alone], 3) == pytest.approx((1 / 50 + 1 / 40) / 2)
     photos = Config("photos", backbone="conv4", files=DataConfig(image_size=256))
     assert find_rate(photos.with_options(crop_size=224), known) == 1 / 2
 
