@@ -58,7 +58,7 @@ A figure that is no longer on its page must leave this list.
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedSource:
     """A file of figures; `whole` if the text names this file and not only its folder."""
 
     path: Path
@@ -88,7 +88,7 @@ def find_figures_without_file(root: Path, recipes: Path, results: Path) -> dict[
 
 def _read_paragraphs(
     text: str, own: str | None, recipes: Path, results: Path
-) -> Iterator[tuple[set[str], set[Source]]]:
+) -> Iterator[tuple[set[str], set[NamedSource]]]:
     """Yield the figures of each paragraph with its sources, else with those of its section.
 
     An about.md is the text above the tables of its `own` overview, so that one always counts.
@@ -102,33 +102,33 @@ def _read_paragraphs(
             yield set(FIGURE.findall(prose)), sources | always
 
 
-def _list_sources(text: str, recipes: Path, results: Path) -> set[Source]:
+def _list_sources(text: str, recipes: Path, results: Path) -> set[NamedSource]:
     """Return what a text names: the overview of results if there is one, else their files.
 
     The recipes of these results count as named.
     """
-    found: set[Source] = set()
+    found: set[NamedSource] = set()
     for kind, name in SOURCE.findall(text):
         name = name.removesuffix(".md")
-        found.update(map(Source, (recipes / name.split("/")[0]).rglob("*.yaml")))
+        found.update(map(NamedSource, (recipes / name.split("/")[0]).rglob("*.yaml")))
         place, overview = results / name, results / f"{name}.md"
         if kind == "recipes/":
             continue
         if overview.exists():
-            found.add(Source(overview))
+            found.add(NamedSource(overview))
         elif place.is_file():
-            found.add(Source(place))
+            found.add(NamedSource(place))
         else:
-            found.update(Source(path, whole=False) for path in list_results(place))
+            found.update(NamedSource(path, whole=False) for path in list_results(place))
     return found
 
 
-def _give_figures(sources: Iterable[Source]) -> set[str]:
+def _give_figures(sources: Iterable[NamedSource]) -> set[str]:
     return {figure for source in sources for figure in read_figures(source)}
 
 
 @cache
-def read_figures(source: Source) -> frozenset[str]:
+def read_figures(source: NamedSource) -> frozenset[str]:
     """Return the figures of a recipe, of the tables of an overview, or of a result file."""
     path = source.path
     if path.suffix in (".json", ".jsonl"):

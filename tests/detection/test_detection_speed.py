@@ -76,7 +76,7 @@ def test_torchvision_has_heads_of_our_size():
     one, each = (w for w in workloads(["shapes"]) if w.classes == 1203)
     assert (small.name, one.name) == ("lvis-v1", "shapes-lvis-1203")
     assert (one.config.model.masks, each.config.model.masks) == ("agnostic", "class")
-    with pytest.raises(UserError, match="unknown workload 'coco'.*they are shapes-lvis, "):
+    with pytest.raises(UserError, match="--only coco: no name contains it.*\nshapes-lvis; "):
         workloads(["coco"])
     config = workloads()[0].config
     ours = build_detector(config, Categories((1,), ("a",), (1,), (1,)), fresh=False)
