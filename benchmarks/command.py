@@ -180,22 +180,28 @@ def parse(arguments: list[str]) -> BenchCommand:
     """Parse the command line."""
     if not HELP_WORDS.intersection(arguments):
         _check_words(arguments)
-    command: BenchCommand = parse_alone(BenchCommand, PROGRAM, arguments)
+    late = UserError(
+        f"--only takes all words after it: put NAME first, as in {PROGRAM} NAME --only WORD"
+    )
+    try:
+        command: BenchCommand = parse_alone(BenchCommand, PROGRAM, arguments)
+    except UserError as error:
+        if "--only" in arguments and "missing NAME" in str(error):
+            raise late from None
+        raise
+    if "--only" in arguments and not command.only:  # its only word became NAME
+        raise late
     return command
 
 
 def _check_words(arguments: Sequence[str]) -> None:
-    """Raise if `--only` has no word, is repeated, or comes before NAME: it takes all that follow.
+    """Raise if `--only` has no word or is repeated.
 
     tyro reads no word as an empty tuple, and the last of two `--only`.
     """
     words = [part for word in arguments for part in _split_value(word)]
     if "--only" not in words:
         return
-    if words[0].startswith("-"):
-        raise UserError(
-            f"--only takes all words after it: put NAME first, as in {PROGRAM} NAME --only WORD"
-        )
     if words.count("--only") > 1:
         raise UserError("--only was given twice: write all words after one, as in --only A B")
     following = words[words.index("--only") + 1 :]

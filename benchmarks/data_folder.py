@@ -21,7 +21,7 @@ def check_root(root: Path | None) -> None:
 def check_data(names: Iterable[str], root: Path | None) -> None:
     """Raise if a data set of `names` that has files is not under `root`, or is damaged there.
 
-    A name may end in `:ratio`. Others than those of `PACKED` are left to the package.
+    A name may end in `:ratio`. The package checks all other sets.
     """
     folder = data_root(DataConfig(root=root))
     for name in dict.fromkeys(name.partition(":")[0] for name in names):

@@ -18,7 +18,7 @@ OPTIONS = (
     *("seeds", "only", "root", "recipes", "runs", "tries", "images", "rows", "variants", "shard"),
     *("processes", "minutes", "again", "out", "held_out", "epochs", "dry_run"),
 )
-"""Options of `python -m benchmarks` that only some benchmarks read, but for those of `MACHINE`."""
+"""Options of `python -m benchmarks` that only some benchmarks read, except machine options."""
 MACHINE = "machine"
 """Word of a benchmark that reads the options of `MachineConfig`; others may read some of them."""
 TRAINING = ("root", "runs", MACHINE, "dry_run")
@@ -27,7 +27,7 @@ CLASSIFIER_OPTIONS = (*TRAINING, "seeds", "only", "recipes", "processes", "minut
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*TRAINING, "seeds", "only", "recipes", "shard", "again")
 """The `OPTIONS` that a folder of recipes of detectors reads."""
-AT_LEAST_ONE = ("seeds", "processes", "tries", "images")
+AT_LEAST_ONE = ("seeds", "processes", "tries", "images", "epochs")
 """Options that are numbers of something."""
 
 

@@ -8,8 +8,10 @@ from benchmarks.versions import ROOMS, read_version
 
 
 def git(folder, *words: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    command = ["git", "-C", str(folder), *who, *words]
+    # whatever the user's own configuration says
+    own = ("user.name=a", "user.email=a@b.c", "commit.gpgsign=false", "core.hooksPath=/dev/null")
+    options = [part for each in own for part in ("-c", each)]
+    command = ["git", "-C", str(folder), *options, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
