@@ -345,7 +345,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         (
             ("train", "digits-lt", "--augment", "x"),
             "--augment takes none, crop, crop-flip, resized-crop, trivialaugment, randaugment or "
-            "autoaugment, not 'x' (see longtail train --help)",
+            "autoaugment, not 'x' (see longtail train --help-all)",
         ),
         (
             ("export", "nowhere", "--to", "torchscript"),

@@ -175,8 +175,7 @@ def test_a_glob_expands_the_folders_that_it_matches(tmp_path, monkeypatch, capsy
     expected = ["imgs/a.png", "imgs/ants/1.png", "imgs/ants/deep/2.png"]
     for pattern in ("imgs/*", "imgs/**"):
         listed = list_images([pattern])
-        assert sorted(set(listed.files) - {"imgs/ants/notes.txt", "imgs/bees/3.heic"}) == expected
-        assert len(set(listed.files)) == len(listed.files)
+        assert sorted(listed.files) == expected
         assert list(map(str, listed.unread)) == ["imgs/bees/3.heic"]
         assert "imgs: 1 file is not read: 1 with .heic, such as bees/3.h" in capsys.readouterr().err
     assert list_images(["imgs/*"]).files == expected
@@ -188,7 +187,8 @@ def test_a_glob_expands_the_folders_that_it_matches(tmp_path, monkeypatch, capsy
     [
         ("a.jpg  cat 0.600  dog 0.400\nb c.jpg  (unlike every class)  {cat}  no answer\n", True),
         ("/x/a.png  no label\r\n", True),
-        ("notes  done 0.123\n", False),
+        ("img001  e 0.784\nx.jpgé  no answer\n", True),
+        ("notes done 0.123\n", False),
         ("a.jpg  cat 0.600\nbuy milk\n", False),
         ("a.jpg  cat 0.600\n\nsee below\n", False),
         ("my notes on a.jpg\na.jpg  cat 0.600\n", False),

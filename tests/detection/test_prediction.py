@@ -342,9 +342,11 @@ def test_images_are_given_in_one_way_only(run, words, said, capsys):
     assert stop.value.code == 2 and said in capsys.readouterr().err
 
 
-def test_a_sweep_prints_and_writes_each_alpha_at_once(run, tmp_path, capsys, monkeypatch):
+def test_a_sweep_prints_each_alpha_at_once_and_keeps_the_last_whole_file(
+    run, tmp_path, capsys, monkeypatch
+):
     folder = shutil.copytree(run.folder, tmp_path / "run")
-    (folder / "sweep.csv").unlink(missing_ok=True)
+    (folder / "sweep.csv").write_text("of an earlier sweep")
     words = ["detect", "sweep", str(folder), "--alphas", "0,0.5,1", "--device", "cpu"]
     evaluate, said = OpenDetector.evaluate_as, []
 
@@ -360,7 +362,7 @@ def test_a_sweep_prints_and_writes_each_alpha_at_once(run, tmp_path, capsys, mon
     assert [len(text.splitlines()) for text in said] == [1, 1, 1]
     header, *rows = "".join(said).splitlines()
     assert [row.index("background-exempt") for row in rows] == 2 * [header.index("TDE")]
-    assert len((folder / "sweep.csv").read_text().splitlines()) == 1 + 2
+    assert (folder / "sweep.csv").read_text() == "of an earlier sweep"
     monkeypatch.setattr(OpenDetector, "evaluate_as", lambda *_: pytest.fail("evaluated"))
     with holding(folder), pytest.raises(SystemExit):
         cli.main(words)

@@ -146,6 +146,7 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
         ({"method": "cosine", "tde": "plain"}, "without TDE.*: pass --method cosine-tde"),
         ({"method": "focal", "tde": "plain"}, "without TDE, not --tde plain: leave --tde out"),
+        ({"method": "baseline", "alpha": 2.0}, "has no TDE, so --alpha 2 would change nothing"),
         ({"alpha": -3.0}, "--alpha -3.0: must be at least 0"),
         ({"heads": 0}, "--heads 0: must be at least 1"),
         ({"rois": 3}, "--rois 3: must be at least 4"),

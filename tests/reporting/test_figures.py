@@ -492,10 +492,36 @@ def test_a_folder_stands_for_the_runs_or_the_result_files_in_it(tmp_path, runs):
     folder = tmp_path / "results/below"
     folder.mkdir(parents=True)
     copies = [Path(shutil.copy(each, folder / f"{i}.json")) for i, each in enumerate(files)]
+    (tmp_path / "package.json").write_text("{}")
+    (tmp_path / "other.json").write_text("3")
     assert find_sources([tmp_path]) == copies
+    run = shutil.copytree(runs[0].folder, tmp_path / "run")
+    assert find_sources([tmp_path]) == [run, *copies]
     run = runs[0].folder
     assert find_sources([run, *files, tmp_path / "none"]) == [run, *files, tmp_path / "none"]
     assert find_sources([run.parent]) == comparing.find_runs([run.parent])
+
+
+def test_a_legend_of_many_methods_lies_below_the_classes():
+    few = figures.draw_class_rank(committed("baseline", "deconfound"))
+    assert few.axes[0].get_legend() and not few.legends
+    many = figures.draw_class_rank([*RESULTS.glob("*-s0.json")])
+    assert many.axes[0].get_legend() is None
+    (legend,) = many.legends
+    assert len(legend.texts) > 20 and many.get_figheight() > few.get_figheight() + 1
+
+
+def test_drawing_all_figures_names_the_runs_on_other_data(tmp_path, caplog):
+    other = tmp_path / "other-s0.json"
+    result = json.loads(committed("baseline")[0].read_text())
+    other.write_text(json.dumps({**result, "data": "other"}))
+    drawn = dict(figures.draw_all([*committed("baseline")[:1], other], tmp_path / "all"))
+    assert drawn["class-rank"].endswith("class-rank.svg")
+    (line,) = [record.message for record in caplog.records if "compare runs" in record.message]
+    assert (
+        line.startswith("figures that compare runs are of those on cifar100-lt")
+        and str(other) in line
+    )
 
 
 def test_panels_share_the_legend_and_the_axis_that_starts_at_zero():

@@ -654,6 +654,7 @@ def test_a_single_run_without_alpha_is_compared_with_nothing(chromium, tmp_path,
     assert chromium.run("$('classes').rows[1].cells.length") == 6
     assert chromium.run("$('extremes').innerText").startswith("Worst classes\n")
     assert chromium.run("$('alpha-section').hidden")
+    assert "slider" not in chromium.run("document.body.innerText")
     header, first, *_ = chromium.run("csv()").split("\r\n")
     assert header.endswith('"evaluated images","baseline, seed 0"')
     assert len(first.split(",")) == 6

@@ -135,7 +135,9 @@ def test_a_prior_that_is_none_is_refused(served, prior, message):
 @pytest.mark.parametrize("text", ["class 0;half\nclass 1;0,5\n", "class 0,half\n\nclass 1,0.5\n"])
 def test_a_file_that_is_no_prior_is_refused_with_the_cell(served, text, tmp_path):
     (tmp_path / "p.csv").write_text(text)
-    with pytest.raises(UserError, match="or lines CLASS,SHARE or CLASS;SHARE .*: 'half'"):
+    with pytest.raises(
+        UserError, match="or lines CLASS,SHARE or CLASS;SHARE .*'half' is not a number"
+    ):
         lt.adapt(predictor(served), prior=tmp_path / "p.csv")
 
 
@@ -242,9 +244,17 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "--prior", "list.json", "-o", "x"])
     assert "(its JSON is no mapping but a list)" in capsys.readouterr().err.replace("\n", " ")
+    for line, fault in (("a,0.5\na,0.5", "'a' has two lines"), ("a,b,c", "has 3 cells, not 2")):
+        (tmp_path / "p.csv").write_text(line)
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["adapt", "m", "--prior", "p.csv", "-o", "x"])
+        assert fault in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["adapt", "m", "--uniform", "--prior", "p.csv", "-o", "x"])
+    assert "pass only one of images, --prior" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "-o", "x"])
-    assert "adapt to what?" in capsys.readouterr().err
+    assert "adapt to what? Pass images, --prior FILE" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "--prior", "absent.csv", "-o", "x"])
     assert "cannot be read" in capsys.readouterr().err

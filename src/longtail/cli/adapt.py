@@ -54,9 +54,8 @@ class Adapt:
         refuse_ranks("adapt")
         given = bool(self.images) + (self.prior is not None) + self.uniform
         if given != 1:
-            raise UserError(
-                "adapt to what? Give images, or --prior FILE, or --uniform: one of them"
-            )
+            what = "pass only one of" if given else "adapt to what? Pass"
+            raise UserError(f"{what} images, --prior FILE or --uniform")
         check_order(self.model, self.images)
         listed = list_images(self.images) if self.images else None
         names = list(listed.files) if listed else None

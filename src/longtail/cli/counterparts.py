@@ -1,6 +1,6 @@
 """Refuse a detector's run or recipe that a classifier's command was given, and the reverse."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from longtail.core.plain import parse_yaml, read_text
 from longtail.detection.config import METHODS, DetectionConfig
 from longtail.training.recipes import read_recipe
 
-PLACES = ("folder", "folders", "model", "sources", "run_folder", "out")
-"""Fields of commands that may name runs."""
+PLACES = ("folder", "folders", "model", "sources", "run_folder")
+"""Fields of commands that name runs; those that train also continue the run in `out`."""
 COMMON = ("train", "eval", "sweep", "predict", "report")
 """Commands that classifiers and detectors both have."""
 
@@ -22,7 +22,8 @@ def check_runs(command: Any, name: str) -> None:
     if name == "verify":
         return
     wanted = "detector" if name.startswith("detect ") else "classifier"
-    for folder in _list_places(command):
+    names = ("out",) if name.endswith("train") else PLACES
+    for folder in _list_places(command, names):
         kind = _find_kind(folder)
         if kind and kind != wanted:
             raise UserError(
@@ -31,8 +32,8 @@ def check_runs(command: Any, name: str) -> None:
             )
 
 
-def _list_places(command: Any) -> Iterator[Path]:
-    for name in PLACES:
+def _list_places(command: Any, names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
         value = getattr(command, name, None)
         for place in value if isinstance(value, tuple) else (value,):
             if isinstance(place, Path):
@@ -64,20 +65,18 @@ def _name_counterpart(name: str, folder: Path, *, resume: bool) -> str:
 
 
 def read_any_recipe(settings: type[Settings], recipe: Path, data: str) -> Any:
-    """Return the options of a recipe; those of classifiers may be given by their names."""
-    ways: dict[str, tuple[str, Callable[[Path, str], Settings]]] = {
-        "classifiers": ("longtail train", read_recipe),
-        "detectors": ("longtail detect train", _read_detector),
-    }
-    _, read = ways.pop("classifiers" if settings is Config else "detectors")
-    ((kind, (command, read_other)),) = ways.items()
+    """Return the options of a recipe; name the other command if it is one of the other kind."""
+    read: Callable[[Path, str], Settings] = read_recipe
+    read_other: Callable[[Path, str], Settings] = _read_detector
+    other = "detectors: use longtail detect train"
+    if settings is not Config:
+        read, read_other = read_other, read
+        other = "classifiers: use longtail train"
     try:
         return read(recipe, data)
     except UserError:
         if _can_read(read_other, recipe, data):
-            raise UserError(
-                f"{recipe} is a recipe of {kind}: use {command} --recipe {recipe}"
-            ) from None
+            raise UserError(f"{recipe} is a recipe of {other} --recipe {recipe}") from None
         raise
 
 

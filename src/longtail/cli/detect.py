@@ -133,7 +133,7 @@ class DetectSweep:
       longtail detect sweep runs/shapes-lvis-deconfound-tde-s0 --alphas 0,1,1.5 --tde plain"""
 
     def run(self) -> None:
-        """Print a line and complete sweep.csv in the run after each alpha."""
+        """Print a line after each alpha, and at the end write sweep.csv into the run."""
         from longtail.core.locks import hold_folders
         from longtail.detection.reopen import OpenDetector
 
@@ -150,7 +150,8 @@ class DetectSweep:
                 if result is not None:  # on rank 0
                     results.append(result.to_json())
                     table.add(_list_cells(results[-1]))
-                    _write_sweep(finished.run, results)
+            if results:
+                _write_sweep(finished.run, results)
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class DetectReport:
 
 
 def _write_sweep(run: "DetectionRun", results: Sequence[Mapping[str, Any]]) -> None:
-    """Write sweep.csv with the results so far."""
+    """Write sweep.csv."""
     from longtail.evaluation.result import csv_text
 
     names = tuple(results[0]["ap"])

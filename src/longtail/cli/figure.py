@@ -1,5 +1,6 @@
 """`longtail figure` and `longtail figures`: draw figures from runs."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +100,16 @@ def find_sources(given: Sequence[Path]) -> list[Path]:
 
     sources = []
     for place in given:
-        runs, results = find_runs([place]), sorted(place.rglob("*.json"))
-        holds_runs = runs != [place] or (place / "config.yaml").exists()
-        sources += runs if holds_runs or not results else results
+        runs = [run for run in find_runs([place]) if (run / "config.yaml").exists()]
+        files = [file for file in sorted(place.rglob("*.json")) if _is_result(file)]
+        results = [file for file in files if not set(runs).intersection(file.parents)]
+        sources += [*runs, *results] or [place]  # what it is, is for the figure to say
     return sources
+
+
+def _is_result(path: Path) -> bool:
+    """Return whether a JSON file seems to be a result: others may lie beside it."""
+    try:
+        return "per_class" in json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False

@@ -10,7 +10,7 @@ import io
 import re
 import shutil
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from functools import partial
@@ -46,14 +46,15 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
                 kind, args=words, prog=program, return_unknown_args=True, **SETTINGS, **default
             )
     except SystemExit:
-        raise UserError(f"{_take_message(said.getvalue())} (see {program} --help)") from None
+        help_flag = "--help-all" if hasattr(kind, "main_options") else "--help"
+        raise UserError(f"{_take_message(said.getvalue())} (see {program} {help_flag})") from None
     if extra and extra[0].startswith("-"):
         flag = extra[0].partition("=")[0]
         if flag in list_flags(kind):  # tyro reads the others
             way_out = f"write its value alone (see {program} --help)"
             raise UserError(f"{flag} is not an option: {way_out}")
         help_flag = "--help-all" if hasattr(kind, "main_options") else "--help"
-        known = [*list_flags(kind), "--help", help_flag]
+        known = [*list_flags(kind), *(["--help"] if flag.startswith("--h") else [])]
         raise unknown_error("option", flag, known, f"list them: add {help_flag}")
     if extra:
         if ("--csv", extra[0]) in pairwise(words):  # a switch that looks as if it took a file
@@ -65,10 +66,15 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
     return command
 
 
-def hyphenate(word: str) -> str:
-    """Write a flag with hyphens, such as --batch-size for --batch_size; leave its value alone."""
-    flag, sign, value = word.partition("=")
-    return f"{flag.replace('_', '-')}{sign}{value}" if flag.startswith("--") else word
+def hyphenate(kind: type, words: Sequence[str]) -> list[str]:
+    """Write the flags of a command with hyphens, such as --batch-size for --batch_size."""
+    known, end = set(list_flags(kind)), words.index("--") if "--" in words else len(words)
+    written = []
+    for word in words[:end]:
+        flag, sign, value = word.partition("=")
+        hyphened = flag.replace("_", "-")
+        written.append(f"{hyphened}{sign}{value}" if hyphened in known else word)
+    return [*written, *words[end:]]
 
 
 def _check_values(kind: type, words: list[str]) -> None:

@@ -51,9 +51,8 @@ def _expand(name: str) -> ListedImages:
     path = Path(os.path.expanduser(name))
     places = [path]
     if _is_glob(path):
-        places = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
+        places = _drop_inner([Path(each) for each in sorted(glob.glob(str(path), recursive=True))])
     parts = list(map(_list_place, places))
-    # ** matches a folder, the folders in it and their images
     files = list(dict.fromkeys(file for part in parts for file in part.files))
     unread = list(dict.fromkeys(file for part in parts for file in part.unread))
     if not files:
@@ -64,6 +63,12 @@ def _expand(name: str) -> ListedImages:
 
 def _is_glob(path: Path) -> bool:
     return glob.has_magic(str(path)) and not path.exists()
+
+
+def _drop_inner(places: Sequence[Path]) -> list[Path]:
+    """Drop what lies in a folder of `places`: ** matches folders and all that is in them."""
+    folders = {place for place in places if place.is_dir()}
+    return [place for place in places if not folders.intersection(place.parents)]
 
 
 def _list_place(path: Path) -> ListedImages:

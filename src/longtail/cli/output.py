@@ -92,7 +92,7 @@ class GrowingTable:
 
 
 def refuse_ranks(command: str) -> None:
-    """Refuse several processes of a command that each of them would do in full."""
+    """Raise if several processes were started for a command that needs only one."""
     from longtail.core.config import MachineConfig
     from longtail.data.decoding.host import count_ranks
 

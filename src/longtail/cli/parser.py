@@ -165,7 +165,8 @@ def parse(arguments: list[str]) -> Callable[[], None]:
     name, words = _split_command(arguments)
     if name not in COMMANDS:
         return partial(print, overview(name))
-    kind, words = COMMANDS[name], list(map(hyphenate, words))
+    kind = COMMANDS[name]
+    words = hyphenate(kind, words)
     if "--weights" in list_flags(kind) and "--pretrained" not in list_flags(kind):
         if "--pretrained" in words and any(word.split("=")[0] == "--weights" for word in words):
             raise UserError("--pretrained and --weights were both given: pass one of them")

@@ -269,10 +269,15 @@ class DetectionConfig(Settings):
         super().check()
         if self.method not in METHODS:
             raise unknown_error("detection method", self.method, METHODS, ", ".join(METHODS))
+        with_tde = f"{self.training}-tde"
         if self.tde == "off" and self.inference.tde == "plain":  # background-exempt is the default
-            with_tde = f"{self.training}-tde"
             way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"
             raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
+        if with_tde not in METHODS and self.inference.alpha != InferenceConfig.alpha:
+            raise UserError(
+                f"--method {self.method} has no TDE, so --alpha {self.inference.alpha:g} would "
+                "change nothing: leave it out"
+            )
         if bool(self.start) != (self.model.norm == "frozen"):
             flag = "--weights FILE" if self.model.weights else "--pretrained"
             flag = flag if self.start else "--pretrained (or --weights FILE)"

@@ -235,7 +235,7 @@ class OpenDetector:
 
 
 def check_least_score(least_score: float) -> None:
-    """Refuse a least score of drawn detections that no score could be compared with."""
+    """Refuse a least score outside 0 to 1."""
     if not 0 <= least_score <= 1:
         raise UserError(f"--least-score {least_score:g} must be from 0 to 1, like the scores")
 

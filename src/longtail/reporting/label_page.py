@@ -20,8 +20,8 @@ from longtail.runs.folder import Run
 
 NEEDS = (*comparing.FIELDS, "options", "split_sizes", "macro", "thresholds_from")
 """Fields that a result must have to be reported."""
-AVERAGES = ("precision", "recall", "f1")
-"""Macro averages at the thresholds."""
+AVERAGES = {"precision": "precision", "recall": "recall", "f1": "F1"}
+"""Macro averages at the thresholds, and their titles."""
 
 
 def is_multi_label(run: Run) -> bool:
@@ -50,7 +50,7 @@ def report_labels(runs: Sequence[Run], out: Path) -> Path:
         tail=draw_tail(names, counts),
         header=(*tables.HEADER, "mAP", *tables.SPLITS[1:]),
         rows=tabulate_splits(results, tables.SPLITS),
-        averages_header=("method", *AVERAGES),
+        averages_header=("method", *AVERAGES.values()),
         averages=_tabulate_averages(groups),
         origins=dict.fromkeys(ORIGINS.get(r["thresholds_from"], "unknown") for r in results),
         sweeps=[_tabulate_sweep(group) for group in groups if list_swept(group.results)],

@@ -67,6 +67,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         candidate_header=tables.CANDIDATE_HEADER,
         classes=sections.tabulate_classes(evaluated),
         confusions=[sections.describe_confusion(group, groups) for group in groups],
+        slides=any(len(r.slider.alphas) > 1 for r in evaluated),
         coupled=all(len(r.slider.confusions) == len(r.slider.alphas) for r in evaluated),
         best=best[0],
         mistakes=sections.list_mistakes(best),

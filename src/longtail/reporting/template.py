@@ -7,7 +7,11 @@ from pathlib import Path
 
 import jinja2
 
+from longtail.core.errors import UserError
 from longtail.core.files import check_own, replace_atomically
+
+PAGES = (".html", ".htm")
+"""Suffixes of pages."""
 
 
 @cache  # parsing one takes longer than rendering it
@@ -24,12 +28,14 @@ def source(name: str) -> str:
 
 
 def encode_jpeg(content: bytes) -> str:
-    """Return the content of a JPEG file as a data URL, which a page shows without the file."""
+    """Return the content of a JPEG file as a data URL, to embed in a page."""
     return f"data:image/jpeg;base64,{b64encode(content).decode()}"
 
 
 def check_page(out: Path) -> None:
-    """Refuse to replace a file that is not a page of ours."""
+    """Refuse another kind of file than .html, and to replace one that is not a page of ours."""
+    if out.suffix.lower() not in PAGES:
+        raise UserError(f"{out}: a page must end in .html, as in -o {out.with_suffix('.html')}")
     check_own(out, b"<title>longtail", "longtail")
 
 

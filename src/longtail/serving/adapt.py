@@ -258,12 +258,22 @@ def _read_lines(lines: Sequence[str]) -> dict[str, float]:
     rows = list(csv.reader(lines, delimiter=separator))
     if rows and rows[0][:1] == ["class"]:
         rows = rows[1:]
-    return {name: _read_share(share) for name, share in rows}
+    shares: dict[str, float] = {}
+    for row in rows:
+        if len(row) != 2:
+            raise ValueError(f"'{separator.join(row)}' has {count_noun(len(row), 'cell')}, not 2")
+        if row[0] in shares:
+            raise ValueError(f"'{row[0]}' has two lines")
+        shares[row[0]] = _read_share(row[1])
+    return shares
 
 
 def _read_share(text: str) -> float:
     """Read a share as spreadsheets write it: 0.6, 0,6 or 60 %."""
-    number = float(text.strip().removesuffix("%").replace(",", "."))
+    try:
+        number = float(text.strip().removesuffix("%").replace(",", "."))
+    except ValueError:
+        raise ValueError(f"'{text}' is not a number") from None
     return number / 100 if text.strip().endswith("%") else number
 
 

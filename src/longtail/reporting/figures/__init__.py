@@ -4,11 +4,12 @@ Each function takes run folders or result files and returns a matplotlib `Figure
 figure to a file, `draw_all` writes all of them.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError, list_some, unknown_error
 from longtail.evaluation import tables
 from longtail.reporting.figures.canvas import check_out, save
 from longtail.reporting.figures.classes import (
@@ -26,6 +27,8 @@ from longtail.runs.own_data import OwnData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 FIGURES: "dict[str, Callable[..., Figure]]" = {
     "class-rank": draw_class_rank,
@@ -72,6 +75,12 @@ def draw_all(
     found = read_all(sources)
     names = [tables.data_name(item.result) for item in found]
     same_data = [item.source for item, name in zip(found, names, strict=True) if name == names[0]]
+    if others := [str(item.source) for item in found if item.source not in same_data]:
+        logger.warning(
+            "figures that compare runs are of those on %s; cosine-by-class alone also takes %s",
+            names[0],
+            list_some(others),
+        )
     with_direction = [item.source for item in found if item.result.get("class_cos")]
     sources_of = {
         "cosine-by-class": with_direction,
