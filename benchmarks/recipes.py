@@ -153,10 +153,10 @@ class RecipeBench(ABC, Generic[R]):
         runs = self.runs.parent / version.sha256[:12] / self.runs.name
         return replace(self, version=version, runs=runs)
 
-    def find_uncommitted(self) -> str:
-        """Return why `--again` would refuse to run: uncommitted changes; empty without any."""
+    def explain_refusal(self) -> str | None:
+        """Return why `--again` would refuse to run: uncommitted changes; None without any."""
         if self.version is None:
-            return ""
+            return None
         if (commit() or "-dirty").endswith("-dirty"):
             return (
                 "--again makes results of a clean commit, and files have changed outside results: "
@@ -165,7 +165,7 @@ class RecipeBench(ABC, Generic[R]):
         words = ("ls-files", "--others", "--exclude-standard", "--full-name")
         if new := ask_git(PACKAGE, *words, f":/recipes/{self.name}"):
             return f"--again makes results of committed recipes, and these are new: {new}"
-        return ""
+        return None
 
     def prepare_runs(self) -> None:
         """Before running, refuse folders that cannot be written.
@@ -176,7 +176,7 @@ class RecipeBench(ABC, Generic[R]):
         check_writable(self.runs, "--runs")
         if self.version is None:
             return
-        if reason := self.find_uncommitted():
+        if reason := self.explain_refusal():
             raise UserError(reason)
         found = self.runs.rglob("result.json")
         for path in [path for path in found if not self.version.made(path)]:
@@ -225,7 +225,7 @@ class RecipeBench(ABC, Generic[R]):
 
     def describe_refusal(self, wanted: Sequence[tuple[R, int]]) -> list[str]:
         """Return a line with the reason why `wanted` would be refused now, if there is one."""
-        reason = self.find_uncommitted() if wanted else ""
+        reason = self.explain_refusal() if wanted else None
         return [f"the run would be refused now: {reason}"] if reason else []
 
     @property

@@ -66,7 +66,7 @@ Group = Sequence[EvaluatedRun]
 """Runs that differ only in their seed."""
 
 
-class HasResult(Protocol):
+class ReportedRun(Protocol):
     """A finished run of a classifier or of a detector."""
 
     @property
@@ -74,7 +74,7 @@ class HasResult(Protocol):
         """The content of its result.json."""
 
 
-R = TypeVar("R", bound=HasResult)
+R = TypeVar("R", bound=ReportedRun)
 
 
 def drop_copies(runs: Iterable[R]) -> list[R]:

@@ -37,7 +37,7 @@ from longtail.serving.answers import (
     require_one_label,
     require_trust,
 )
-from longtail.serving.inputs import Picture, Unreadable, advise_list
+from longtail.serving.inputs import Picture, UnreadableInputs, advise_list
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, load_model
 
@@ -135,7 +135,7 @@ def _estimate(
     predictor: Predictor, trust: Trust, images: Iterable[Picture]
 ) -> tuple[Mix, int, dict[int, str]]:
     """Estimate the class mix of `images`; count them, and explain which are unreadable."""
-    scores, distances, unreadable = [], [], Unreadable()
+    scores, distances, unreadable = [], [], UnreadableInputs()
     for reasons, examined in predictor.examine_batches(images):
         unreadable.add(reasons)
         if examined is not None:

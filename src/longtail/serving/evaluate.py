@@ -34,7 +34,7 @@ from longtail.runs.own_data import find_own_data, own_data
 from longtail.runs.reopen import evaluate_own
 from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
-from longtail.serving.inputs import Unreadable
+from longtail.serving.inputs import UnreadableInputs
 from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import CONFIG
 
@@ -249,7 +249,7 @@ def _no_class_error(
 
 def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, dict[int, str]]:
     """Compute the logits (N, classes) of the readable rows; also return why others are not."""
-    unreadable = Unreadable()
+    unreadable = UnreadableInputs()
     found: list[Tensor] = []
     batches = predictor.stream_logits(part.inputs())
     for reasons, logits in log_progress("evaluated", batches, len(part), predictor.batch_size):

@@ -43,7 +43,7 @@ class InputBatch(NamedTuple):
 
 
 @dataclass
-class Unreadable:
+class UnreadableInputs:
     """The unreadable inputs of batches that come one after the other."""
 
     reasons: dict[int, str] = field(default_factory=dict)

@@ -37,7 +37,7 @@ from longtail.serving.answers import (
     warn_of_unmeasured_classes,
 )
 from longtail.serving.answers import Prediction as Prediction
-from longtail.serving.inputs import InputBatch, Picture, Unreadable, advise_list, read_batches
+from longtail.serving.inputs import InputBatch, Picture, UnreadableInputs, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork, prepare_thread
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
@@ -303,7 +303,7 @@ class Predictor:
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
         network = self._require_network("extracting features")
-        parts, unreadable = [torch.empty(0, network.model.head.dim)], Unreadable()
+        parts, unreadable = [torch.empty(0, network.model.head.dim)], UnreadableInputs()
         batches = self._map_batches(network.extract, images)
         for reasons, features in batches:
             unreadable.add(reasons)
