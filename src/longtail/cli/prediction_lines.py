@@ -15,7 +15,7 @@ MARK = (
     rb"\Aimage,rank,class,probability[,\r\n]"
     rb'|\A\{"image": "[^\n]*?"top": \['
     rb"|\A(?:(?>[^\n]*?  )[^\r\n]*+"
-    rb"(?:(?<= [01]\.\d{3})|(?<=no answer)|(?<=no label))\r?\n)++\Z"
+    rb"(?:(?<=[^ ] [01]\.\d{3})|(?<=no answer)|(?<=no label))\r?\n)++\Z"
 )
 """Regular expression that matches a file of predictions: the first line of CSV or JSON, or text in
 which every line looks like a prediction. It reads each byte once."""
