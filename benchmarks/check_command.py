@@ -13,16 +13,15 @@ def run_command(command: "BenchCommand") -> None:
     """Check the results and the figures of the pages."""
     check.check_checkout(command.results)
     known = check.check_evidence(command.results.parent, command.recipes, command.results)
-    faults = (
-        f"but for {count_noun(known, 'known fault')}, listed in {command.results / check.KNOWN}"
-    )
+    figures = "each figure with one decimal occurs in a source that its text names"
+    faults = f"{count_noun(known, 'known fault')}, listed in {command.results / check.KNOWN}"
     if versions.is_shallow(command.results):
         print(
-            f"each figure has a file, {faults}. Not checked, because this clone is shallow: "
-            "commits and versions (git fetch --unshallow)"
+            f"{figures}, but for {faults}. Not checked, because this clone is shallow: commits and "
+            "versions (git fetch --unshallow)"
         )
         return
     print(
-        "each result file has a clean commit, each table one version, and each figure a file, "
-        f"{faults}"
+        "each result file has a clean commit, each table is of one version, and "
+        f"{figures}, but for {faults}"
     )
