@@ -492,6 +492,9 @@ def test_a_folder_stands_for_the_runs_or_the_result_files_in_it(tmp_path, runs):
     folder = tmp_path / "results/below"
     folder.mkdir(parents=True)
     copies = [Path(shutil.copy(each, folder / f"{i}.json")) for i, each in enumerate(files)]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty holds no run and no result file: pass the --out"):
+        find_sources([tmp_path / "empty"])
     (tmp_path / "package.json").write_text("{}")
     (tmp_path / "other.json").write_text("3")
     assert find_sources([tmp_path]) == copies

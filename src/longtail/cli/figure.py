@@ -103,7 +103,12 @@ def find_sources(given: Sequence[Path]) -> list[Path]:
         runs = [run for run in find_runs([place]) if (run / "config.yaml").exists()]
         files = [file for file in sorted(place.rglob("*.json")) if _is_result(file)]
         results = [file for file in files if not set(runs).intersection(file.parents)]
-        sources += [*runs, *results] or [place]  # what it is, is for the figure to say
+        if place.is_dir() and not (runs or results):
+            raise UserError(
+                f"{place} holds no run and no result file: pass the --out folder of longtail train, "
+                "or result files such as those in results/"
+            )
+        sources += [*runs, *results] or [place]
     return sources
 
 
