@@ -105,8 +105,8 @@ def find_sources(given: Sequence[Path]) -> list[Path]:
         results = [file for file in files if not set(runs).intersection(file.parents)]
         if place.is_dir() and not (runs or results):
             raise UserError(
-                f"{place} holds no run and no result file: pass the --out folder of longtail train or "
-                "result files, such as those in results/"
+                f"{place} holds no run and no result file: pass the --out folder of longtail "
+                "train, or result files such as those in results/"
             )
         sources += [*runs, *results] or [place]
     return sources
