@@ -84,6 +84,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
     processes: int = 1
     """Number of processes that are to share the device, for prices."""
+    shared_device: bool = False
+    """Whether other commands share the device."""
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "ClassifierBench":
@@ -144,15 +146,29 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         for job in jobs:
             _check_same_recipe(job)
             if job.run.finished:  # the benchmark was stopped before it copied the result
-                copy_result(job.run, targets[job.run], shards)
+                self._copy_result(job.run, targets[job.run], shards)
         run_jobs(
             jobs,
             on_data=self._check_data,
             resume=True,
             progress=progress,
             others=others,
-            on_result=lambda job: copy_result(job.run, targets[job.run], shards),
+            on_result=lambda job: self._copy_result(job.run, targets[job.run], shards),
         )
+
+    def _copy_result(self, run: Run, path: Path, shards: int) -> None:
+        """Copy the result of a finished run to `path`, with what its rate depends on.
+
+        `compiled` is of the last command that trained the run, and so are `shards`, the number of
+        its processes if above one, and `shared_device`.
+        """
+        content = {"compiled": run.config.machine.compile, **run.result}
+        if shards > 1:
+            content["shards"] = shards
+        if self.shared_device:
+            content["shared_device"] = True
+        with replace_atomically(path) as temporary:
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
     def check_data(
         self,
@@ -296,18 +312,6 @@ def _check_same_recipe(job: Job) -> None:
                 f"{job.run.folder} was trained by another recipe than its present one: delete that "
                 "folder to train again, or restore the recipe"
             )
-
-
-def copy_result(run: Run, path: Path, shards: int = 1) -> None:
-    """Copy the result of a finished run to `path`, with what its rate depends on.
-
-    `compiled` is of the last command that trained the run. `shards`, if above one, is the number of
-    processes of the last command alone; other commands that shared the device are not known.
-    """
-    about = {"shards": shards} if shards > 1 else {}
-    content = {"compiled": run.config.machine.compile, **run.result, **about}
-    with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def _check_recipe(config: Config) -> Config:

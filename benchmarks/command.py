@@ -62,6 +62,9 @@ class BenchCommand:
     """For recipes of classifiers: number of processes that share the device and the trainings.
     Several fill a GPU better than one, if NVIDIA's MPS is running (nvidia-cuda-mps-control -d). For
     large networks pass a smaller --replicas: each process takes the memory that is free."""
+    shared_device: bool = False
+    """For recipes of classifiers: say in each result that other commands shared the device.
+    Later prices and the seconds of tables leave it out."""
     minutes: float | None = None
     """For recipes of classifiers: run only what should take this long on the clock, with all
     processes, and at least one training. The same command then goes on with the rest."""
@@ -114,7 +117,9 @@ class BenchCommand:
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
         recipe_bench = recipe_bench.again(find_room(self.name)) if self.again else recipe_bench
-        recipe_bench = replace(recipe_bench, processes=self.processes)
+        recipe_bench = replace(
+            recipe_bench, processes=self.processes, shared_device=self.shared_device
+        )
         wanted = recipe_bench.select_work(self.seeds, self.only, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")

@@ -191,8 +191,8 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
     several = [r for r in results if "task" in r]
-    on_gpu = [r for r in results if "CPU" not in r["device"]]
-    seconds = [own_seconds(r) / r.get("shards", 1) for r in on_gpu]
+    timed = [r for r in results if "CPU" not in r["device"] and not r.get("shared_device")]
+    seconds = [own_seconds(r) / r.get("shards", 1) for r in timed]
     return {
         "data": config.data,
         "backbone": config.backbone,

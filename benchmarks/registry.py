@@ -16,14 +16,16 @@ RESULTS = Path("results")
 """The committed results, seen from the root of a checkout."""
 OPTIONS = (
     *("seeds", "only", "root", "recipes", "runs", "tries", "images", "rows", "variants", "shard"),
-    *("processes", "minutes", "again", "out", "held_out", "epochs", "dry_run"),
+    *("processes", "shared_device", "minutes", "again", "out", "held_out", "epochs", "dry_run"),
 )
 """Options of `python -m benchmarks` that only some benchmarks read, except machine options."""
 MACHINE = "machine"
 """Word of a benchmark that reads the options of `MachineConfig`; others may read some of them."""
 TRAINING = ("root", "runs", MACHINE, "dry_run")
 """The `OPTIONS` that all benchmarks read that list their trainings before they run them."""
-CLASSIFIER_OPTIONS = (*TRAINING, "seeds", "only", "recipes", "processes", "minutes", "again")
+CLASSIFIER_OPTIONS = (
+    *(*TRAINING, "seeds", "only", "recipes", "processes", "shared_device", "minutes", "again"),
+)
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*TRAINING, "seeds", "only", "recipes", "shard", "again")
 """The `OPTIONS` that a folder of recipes of detectors reads."""

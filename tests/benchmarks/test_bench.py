@@ -71,6 +71,18 @@ def test_a_result_names_the_processes_that_shared_the_device(bench, tmp_path):
         assert row.endswith(f"| {seconds} |")
 
 
+def test_a_result_says_that_other_commands_shared_the_device(bench, tmp_path):
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    run(replace(bench, shared_device=True), bench.missing(1))
+    result = json.loads(path.read_text())
+    assert result["shared_device"] is True
+    on_gpu = {**result, "device": "NVIDIA H200", "images": 1000, "images_per_second": 50.0}
+    path.write_text(json.dumps(on_gpu))
+    assert "seconds" not in paper_tables.markdown(bench)
+    path.write_text(json.dumps({**on_gpu, "shared_device": False}))
+    assert "| 20.0 |" in paper_tables.markdown(bench)
+
+
 def test_a_finished_run_whose_result_was_not_kept_is_kept_now(bench, tmp_path):
     run(bench, bench.missing(1))
     for path in (tmp_path / "results").rglob("*.json"):
