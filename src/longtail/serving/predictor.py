@@ -5,10 +5,10 @@ Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.core.threads import map_in_threads
 from longtail.data.base import ClassCounts
 from longtail.data.decoding.images import Blob
 from longtail.evaluation.conformal import check_level
@@ -39,20 +38,15 @@ from longtail.serving.answers import (
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import InputBatch, Picture, UnreadableInputs, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
-from longtail.serving.network import TorchNetwork, prepare_thread
+from longtail.serving.network import TorchNetwork
+from longtail.serving.pipeline import Reasons, map_batches
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
 from longtail.training.features import choose_batch_size
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 BATCH = 64
 """Inputs of a batch on the CPU."""
-AHEAD = 3
-"""Batches that a GPU is given ahead of the reader, each by a thread."""
-Reasons = list[str | None]
-"""Why each input of a batch is unreadable, or None."""
 Examined = tuple[Tensor, Tensor | None]
 """Logits (B, C) and distances (B,) of B inputs."""
 
@@ -268,7 +262,8 @@ class Predictor:
             require_measured(self.about)
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)
         if mix is None:
-            ranked = self._map_batches(lambda x: answers.rank(*self.examine(x)), images)
+            batches = self.read_batches(images)
+            ranked = map_batches(lambda x: answers.rank(*self.examine(x)), batches, self._gpu)
         else:  # in order, as each batch moves the mix
             ranked = (
                 (reasons, examined and answers.follow(mix, *examined))
@@ -298,35 +293,18 @@ class Predictor:
         self, images: Iterable[Picture | Blob]
     ) -> Iterator[tuple[Reasons, Examined | None]]:
         """Yield for each batch what is unreadable, and `examine` of the rest, if any."""
-        return self._map_batches(self.examine, images)
+        return map_batches(self.examine, self.read_batches(images), self._gpu)
 
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
         network = self._require_network("extracting features")
         parts, unreadable = [torch.empty(0, network.model.head.dim)], UnreadableInputs()
-        batches = self._map_batches(network.extract, images)
-        for reasons, features in batches:
+        batches = self.read_batches(images)
+        for reasons, features in map_batches(network.extract, batches, self._gpu):
             unreadable.add(reasons)
             if features is not None:
                 parts.append(features)
         return torch.cat(parts), unreadable.reasons
-
-    def _map_batches(
-        self, function: Callable[[Tensor], T], images: Iterable[Picture | Blob]
-    ) -> Iterator[tuple[Reasons, T | None]]:
-        """Yield for each batch what is unreadable, and `function` of the rest, if any.
-
-        With a GPU, threads do this with the next batches while the reader works on this one.
-        """
-
-        def work(batch: InputBatch) -> tuple[Reasons, T | None]:
-            return batch.reasons, None if batch.inputs is None else function(batch.inputs)
-
-        batches = self.read_batches(images)
-        if self._gpu is None:
-            return map(work, batches)  # a reader would take the same cores
-        start = prepare_thread(self._gpu)
-        return map_in_threads(work, batches, threads=AHEAD, ahead=AHEAD + 1, start=start)
 
     def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[InputBatch]:
         """Yield the inputs in batches, in their order."""
