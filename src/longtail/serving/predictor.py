@@ -17,24 +17,14 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.data.base import ClassCounts
 from longtail.data.decoding.images import Blob
-from longtail.evaluation.conformal import check_level
-from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix
+from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.novelty import FALSE_ALARMS
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import (
-    Answers,
-    read_trust,
-    require_measured,
-    require_one_label,
-    require_trust,
-    warn_of_full_sets,
-    warn_of_unmeasured_classes,
-)
+from longtail.serving.answers import Answers, check_certainty, read_trust, start_mix
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import InputBatch, Picture, UnreadableInputs, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
@@ -245,22 +235,10 @@ class Predictor:
 
         The arguments are those of `predict`.
         """
-        trust, mix = self.trust, None
-        if sets is not None or adapt:
-            require_one_label(self.about, "adapting to a batch" if adapt else "an answer set")
-        if sets is not None:
-            check_level(sets)
-            own = require_trust(trust, "an answer set")
-            warn_of_full_sets(own, sets)
-            warn_of_unmeasured_classes(self.about, own)
-        if false_alarms != FALSE_ALARMS:
-            require_one_label(self.about, "marking unknown images")
-            require_trust(trust, "marking unknown images")
+        trust = self.trust
+        check_certainty(self.about, trust, sets, false_alarms)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
-        if adapt:
-            known = require_trust(trust, "adapting to a batch")
-            require_measured(self.about)
-            mix = RunningMix(ClassCounts(self.about.counts), known.mix)
+        mix = start_mix(self.about, trust) if adapt else None
         if mix is None:
             batches = self.read_batches(images)
             ranked = map_batches(lambda x: answers.rank(*self.examine(x)), batches, self._gpu)
