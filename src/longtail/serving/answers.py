@@ -168,18 +168,18 @@ def check_certainty(
     if sets is not None:
         require_one_label(about, "an answer set")
         check_level(sets)
-        known = require_trust(trust, "an answer set")
+        known = require_trust(about, trust, "an answer set")
         _warn_of_full_sets(known, sets)
         _warn_of_unmeasured_classes(about, known)
     if false_alarms != FALSE_ALARMS:
         require_one_label(about, "marking unknown images")
-        require_trust(trust, "marking unknown images")
+        require_trust(about, trust, "marking unknown images")
 
 
 def start_mix(about: ModelDescription, trust: Trust | None) -> RunningMix:
     """Return the class mix of a stream before its first image."""
     require_one_label(about, "adapting to a batch")
-    known = require_trust(trust, "adapting to a batch")
+    known = require_trust(about, trust, "adapting to a batch")
     require_measured(about)
     return RunningMix(ClassCounts(about.counts), known.mix)
 
@@ -250,13 +250,18 @@ def require_measured(about: ModelDescription) -> None:
         )
 
 
-def require_trust(trust: Trust | None, purpose: str) -> Trust:
+def require_trust(about: ModelDescription, trust: Trust | None, purpose: str) -> Trust:
     """Return `trust`, or raise the error for a `purpose` that needs it."""
+    if trust is None and about.trust is not None and about.alpha is not None:
+        raise UserError(
+            f"{purpose} needs a calibrated model, and this one is calibrated at its own alpha "
+            f"only: use alpha {about.alpha:g}"
+        )
     if trust is None:
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
             f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
-            "an older version, or it is used at another alpha or background than its own. Train "
-            "it on data with a larger validation part, or with --val-fraction 0.2"
+            "an older version, or was given another alpha or background. Train it on data with a "
+            "larger validation part, or with --val-fraction 0.2"
         )
     return trust
