@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.detection.reopen import OpenDetector, OwnSplits, check_least_score
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
-from longtail.reporting.evaluated import drop_copies
+from longtail.reporting.reported_runs import drop_copies
 from longtail.reporting.sections import Cells, mark_best, show_best
 from longtail.reporting.template import check_page, encode_jpeg, source, template, write_page
 from longtail.runs.compare import check_finished

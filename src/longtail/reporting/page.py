@@ -15,10 +15,10 @@ from longtail.evaluation.slider import POSITIONS
 from longtail.reporting import sections
 from longtail.reporting.certainty_section import render_certainty
 from longtail.reporting.content import collect_content
-from longtail.reporting.evaluated import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.finding import find_best, state_finding
 from longtail.reporting.label_page import is_multi_label, report_labels
 from longtail.reporting.photographs import arrange_galleries
+from longtail.reporting.reported_runs import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import check_page, source, template, write_page
 from longtail.runs.compare import check_finished

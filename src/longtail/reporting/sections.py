@@ -10,8 +10,8 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.slider import Confusion, Mistake
 from longtail.evaluation.summary import format_interval
-from longtail.reporting.evaluated import EvaluatedRun, Group
 from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.reported_runs import EvaluatedRun, Group
 
 LISTED_MISTAKES = 10
 """Pairs of classes in the table of the most frequent confusions."""
