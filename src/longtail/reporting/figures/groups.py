@@ -46,6 +46,15 @@ def read_same_data(sources: Sequence[Source]) -> list[StoredResult]:
     return found
 
 
+def require_single_labels(found: StoredResult, figure: str) -> None:
+    """Refuse a run on images with several labels each, for the `figure` that is named."""
+    if found.result.get("task") == "multi-label":
+        raise UserError(
+            f"{figure} groups images by their class, and those of {found.source} have several "
+            "labels each: pass runs with one label per image"
+        )
+
+
 def group_results(found: Sequence[StoredResult]) -> list[Group]:
     """Group results by everything but their seed, in order of first appearance."""
     if not found:
