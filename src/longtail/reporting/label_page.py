@@ -25,7 +25,7 @@ AVERAGES = {"precision": "precision", "recall": "recall", "f1": "F1"}
 
 
 def is_multi_label(run: Run) -> bool:
-    """Whether the finished `run` was evaluated on images with several labels each."""
+    """Return whether the finished `run` was evaluated on images with several labels each."""
     return run.finished and run.result.get("task") == "multi-label"
 
 

@@ -28,7 +28,7 @@ SHOWN = 120
 
 @canvas.apply_style
 def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
-    """fig:2: features of a run, split into a part along the head direction and the rest."""
+    """Draw a run's features, split into a part along the head direction and the rest (fig:2)."""
     found = read_all(sources)
     if len(found) != 1:
         raise UserError(f"decomposition takes one run, not {len(found)}")

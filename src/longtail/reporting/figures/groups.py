@@ -29,7 +29,7 @@ class Group(tables.SeedGroup):
         return "average precision (%)" if several else "accuracy (%)"
 
     def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
-        """`field` of the classes in `order` over the seeds; None for one without test images."""
+        """Return `field` of the classes in `order` over the seeds; None without test images."""
         needs_images, accuracies = field != "weight_norm", self.first["per_class"]
         return [
             None

@@ -33,7 +33,7 @@ EXAMPLES = 6
 def draw_gradcam(
     sources: Sequence[Source], *, images: Sequence[int] = (), layer: str = "", data: OwnData = None
 ) -> "Figure":
-    """fig:5: Grad-CAM of the true class for each run; TDE runs explain the TDE logit.
+    """Draw Grad-CAM of the true class for each run; TDE runs explain the TDE logit (fig:5).
 
     `images` are rows of the test set; by default the first image of classes spread over the ranks,
     so that nobody picks them by their looks. The number below a map is its compactness. Runs with
@@ -81,7 +81,7 @@ class MapRow:
         return self.maps / self.maps.amax((1, 2), keepdim=True).clamp(min=1e-12)
 
     def looks_like(self, other: "MapRow") -> bool:
-        """Whether both rows would look the same."""
+        """Return whether both rows would look the same."""
         same_shape = self.maps.shape == other.maps.shape and self.views.equal(other.views)
         return same_shape and torch.allclose(self.scaled, other.scaled, atol=1e-3)
 
@@ -120,7 +120,7 @@ def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Fi
 
 
 def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
-    """Rows of the first test image of classes spread evenly from head to tail."""
+    """Return the row of the first test image of classes spread evenly from head to tail."""
     seen = set(labels.tolist())
     order = [c for c in rank_classes(counts) if c in seen]
     number = min(EXAMPLES, len(order))
