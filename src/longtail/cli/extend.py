@@ -16,7 +16,7 @@ from longtail.core.names import count_noun, join_names, quote_if_needed
 if TYPE_CHECKING:
     from longtail.serving.extend import Extension
 
-Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME=PHOTOS")]
+Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME=PHOTOS...")]
 
 
 @dataclass(frozen=True)
