@@ -119,6 +119,12 @@ def test_help_fits_the_terminal(name, columns, capsys, monkeypatch):
         assert max(map(len, rest.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("name", ["report", "figures", "predict", "extend", "verify"])
+def test_the_usage_shows_which_argument_repeats(name, capsys):
+    usage, _ = help_of(capsys, name, "--help").split("\n\n", 1)
+    assert re.search(r" [A-Z=]+\.\.\.", usage)
+
+
 def test_help_names_options_as_they_are_typed(capsys):
     for name in ("train", "predict"):
         quoted = re.findall(r"`([^`]*)`", flatten(help_of(capsys, name, "--help-all")))

@@ -8,7 +8,7 @@ import pytest
 
 from longtail.cli import parser as cli
 from longtail.cli.failures import explain_failure
-from longtail.cli.images import list_images
+from longtail.cli.image_arguments import list_images
 from longtail.cli.prediction_lines import MARK
 from longtail.core.config import Config
 from longtail.core.errors import UserError

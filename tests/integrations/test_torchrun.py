@@ -10,7 +10,7 @@ import torch
 
 from helpers import HANGS, photos
 from longtail.runs.folder import Run
-from longtail.serving.parts import PART
+from longtail.serving.part_files import PART
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TRAIN = [

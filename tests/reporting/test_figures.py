@@ -24,7 +24,15 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.reporting import figures
-from longtail.reporting.figures import canvas, classes, curves, features, simulated, style
+from longtail.reporting.figures import (
+    canvas,
+    classes,
+    curves,
+    decomposition,
+    maps,
+    simulated,
+    style,
+)
 from longtail.reporting.figures.groups import group_results, rank_classes
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all
@@ -163,7 +171,7 @@ class TestNumbers:
     def test_decomposition_is_orthogonal_and_complete(self, runs, data):
         opened = reopen(runs[1], data)
         head, x = opened.evaluation.head, opened.evaluation.features.evaluated
-        along, rest = features.decompose(head, x)
+        along, rest = decomposition.decompose(head, x)
         assert torch.allclose(along + rest, x, atol=1e-6)
         mean = head.mean_feature.tolist()
         for n in range(3):
@@ -178,7 +186,7 @@ class TestNumbers:
 
     def test_examples_are_spread_over_the_ranks_and_first_of_their_class(self):
         labels = torch.tensor([2, 2, 0, 1, 1, 0])
-        assert features.example_images(labels, [10, 30, 20, 5]) == [3, 0, 2]  # 3 has no image
+        assert maps.example_images(labels, [10, 30, 20, 5]) == [3, 0, 2]  # 3 has no image
 
 
 class TestSimulations:
@@ -332,15 +340,15 @@ class TestDrawn:
         text = self.drawn(tmp_path, "gradcam", [*made, copy], images=[0, 7], data=data)
         assert text.count("<image") == 2 * (1 + 1)
         assert ">deconfound,<" in text and ">deconfound<" in text
-        maps, views = torch.rand(2, 3, 3), torch.zeros(2, 3, 8, 8)
+        first, views = torch.rand(2, 3, 3), torch.zeros(2, 3, 8, 8)
         rows = [
-            features.MapRow(name, view, values)
+            maps.MapRow(name, view, values)
             for name, view, values in (
-                *(("a", views, maps), ("b", views, 2 * maps), ("c", views, maps.flip(0))),
-                *(("d", views + 1, maps), ("e", views, torch.rand(2, 4, 4))),
+                *(("a", views, first), ("b", views, 2 * first), ("c", views, first.flip(0))),
+                *(("d", views + 1, first), ("e", views, torch.rand(2, 4, 4))),
             )
         ]
-        assert [row.name for row in features.merge_rows(rows)] == ["a,\nb", "c", "d", "e"]
+        assert [row.name for row in maps.merge_rows(rows)] == ["a,\nb", "c", "d", "e"]
 
     def test_rows_of_several_seeds_name_them(self, tmp_path, runs, data):
         seeds = [runs[0], next(r for r in runs[1:] if r.result["method"] == "baseline")]

@@ -204,7 +204,7 @@ def test_a_model_without_calibration_says_what_is_missing(served):
         lt.adapt(without_trust(served), ROWS)
     turned = predictor(served)
     turned.alpha = 0.5
-    with pytest.raises(UserError, match="another alpha"):
+    with pytest.raises(UserError, match="calibrated at its own alpha only"):
         lt.adapt(turned, ROWS)
 
 

@@ -50,7 +50,7 @@ def test_probabilities_are_the_calibrated_ones(served, model):
 def test_another_alpha_has_no_calibration(model):
     model.alpha = 0.25
     assert model.trust is None and model.predict(ROWS[:1])[0].unknown is None
-    with pytest.raises(UserError, match="another alpha"):
+    with pytest.raises(UserError, match="calibrated at its own alpha only: use alpha 1$"):
         model.predict(ROWS[:1], sets=0.9)
 
 

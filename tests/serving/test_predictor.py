@@ -25,7 +25,7 @@ from longtail.data.decoding.workers import WorkerLost, read_chunks
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import inputs
-from longtail.serving.network import prepare_thread
+from longtail.serving.pipeline import prepare_thread
 from longtail.serving.predictor import BATCH
 from longtail.training import batches
 

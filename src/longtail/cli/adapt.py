@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import Images, OptionalOut, choose_folder
-from longtail.cli.images import check_order, list_images
+from longtail.cli.image_arguments import check_order, list_images
 from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun

@@ -10,8 +10,8 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 
 RunFolder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a finished run.")]
-RunFolders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
-Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES")]
+RunFolders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN...")]
+Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES...")]
 Out = Annotated[Path, arg(aliases=["-o"])]
 OptionalOut = Annotated[Path | None, arg(aliases=["-o"])]
 MovedData = Annotated[str | None, arg(help="New location of the run's data, if it has moved.")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder
-from longtail.cli.images import list_images
+from longtail.cli.image_arguments import list_images
 from longtail.cli.output import refuse_ranks, show
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import OptionalOut, choose_folder
-from longtail.cli.images import list_images
+from longtail.cli.image_arguments import list_images
 from longtail.cli.output import is_first_process, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun, join_names, quote_if_needed
@@ -16,7 +16,7 @@ from longtail.core.names import count_noun, join_names, quote_if_needed
 if TYPE_CHECKING:
     from longtail.serving.extend import Extension
 
-Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME=PHOTOS")]
+Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME=PHOTOS...")]
 
 
 @dataclass(frozen=True)

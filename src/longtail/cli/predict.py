@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from longtail.cli.arguments import Images, OptionalOut
-from longtail.cli.images import STDIN, check_order, list_images
+from longtail.cli.image_arguments import STDIN, check_order, list_images
 from longtail.cli.output import is_first_process, show
 from longtail.cli.prediction_lines import MARK, Lines, format_csv, format_json, format_text
 from longtail.core.errors import UserError

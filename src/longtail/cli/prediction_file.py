@@ -15,7 +15,7 @@ from longtail.cli.prediction_lines import Lines
 from longtail.core.files import replace_atomically
 from longtail.core.progress import log_progress
 from longtail.data.decoding.cache import hash_file
-from longtail.serving.parts import PART, Parts, share_parts
+from longtail.serving.part_files import PART, Parts, share_parts
 from longtail.serving.predictor import Predictor
 
 

@@ -21,7 +21,7 @@ class Verify:
     all is well, 1 if there is damage, and otherwise 2 if a path has nothing to verify.
     """
 
-    paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
+    paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN...")]
     """Runs, folders of runs, exported files, saved models, or the cache of decoded images."""
 
     examples = """

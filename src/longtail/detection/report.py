@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.detection.reopen import OpenDetector, OwnSplits, check_least_score
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
-from longtail.reporting.evaluated import drop_copies
+from longtail.reporting.reported_runs import drop_copies
 from longtail.reporting.sections import Cells, mark_best, show_best
 from longtail.reporting.template import check_page, encode_jpeg, source, template, write_page
 from longtail.runs.compare import check_finished
@@ -54,23 +54,15 @@ def report(
     check_page(out)
     check_least_score(least_score)
     runs = drop_copies(runs)
-    results = [_read_result(run) for run in runs]
-    if len({result["subset_sha256"] for result in results}) > 1:
-        raise UserError(
-            "these runs have different data and cannot share a report: write one for each data set"
-        )
+    results = _read_results(runs)
     labels = {id(r): group.label for group in tables.group_seeds(results) for r in group.results}
     names = [f"{labels[id(result)]}, seed {result['seed']}" for result in results]
     last = ([run for run in runs if run.config.tde != "off"] or runs)[-1]
     shown = OpenDetector(last.folder, data=data, machine=machine)
-    categories = shown.categories
     chosen = range(min(images, len(shown.val)))
     page = template("detection.html.j2").render(
         data=results[0]["data"],
-        classes=len(categories.ids),
-        groups={name: categories.groups.count(name) for name in ("frequent", "common", "rare")},
-        train_images=f"{len(shown.train):,}",
-        images=f"{len(shown.val):,}",
+        **_describe_data(shown),
         header=("method", "TDE", "alpha", "seeds", *FIGURES),
         rows=make_rows(results),
         several_seeds=len(set(labels.values())) < len(results),
@@ -88,6 +80,16 @@ def report(
     return write_page(out, page)
 
 
+def _read_results(runs: Sequence[DetectionRun]) -> list[Mapping[str, Any]]:
+    """Return the results of the runs, which must be on the same data."""
+    results = [_read_result(run) for run in runs]
+    if len({result["subset_sha256"] for result in results}) > 1:
+        raise UserError(
+            "these runs have different data and cannot share a report: write one for each data set"
+        )
+    return results
+
+
 def _read_result(run: DetectionRun) -> Mapping[str, Any]:
     """Return the result of a run; it must have the fields that the page shows."""
     result = run.result
@@ -100,6 +102,17 @@ def _read_result(run: DetectionRun) -> Mapping[str, Any]:
             "command with --resume evaluates the run again without training it"
         )
     return result
+
+
+def _describe_data(opened: OpenDetector) -> dict[str, Any]:
+    """Describe the classes and the images of an opened run."""
+    categories = opened.categories
+    return {
+        "classes": len(categories.ids),
+        "groups": {name: categories.groups.count(name) for name in ("frequent", "common", "rare")},
+        "train_images": f"{len(opened.train):,}",
+        "images": f"{len(opened.val):,}",
+    }
 
 
 def make_rows(results: Sequence[Mapping[str, Any]]) -> list[Cells]:

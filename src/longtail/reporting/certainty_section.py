@@ -6,7 +6,7 @@ from typing import Any
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.certainty_pictures import draw_abstention, draw_coverage, draw_reliability
-from longtail.reporting.evaluated import EvaluatedRun, Group
+from longtail.reporting.reported_runs import EvaluatedRun, Group
 from longtail.reporting.template import template
 
 ERRORS = ["probability", "NLL", "Brier", "ECE", "equal mass", "class-wise", "many", "medium", "few"]

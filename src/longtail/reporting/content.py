@@ -10,8 +10,8 @@ from longtail.evaluation import tables
 from longtail.evaluation.metrics import bootstrap
 from longtail.evaluation.result import round_floats
 from longtail.evaluation.slider import POSITIONS
-from longtail.reporting.evaluated import EvaluatedRun, Group
 from longtail.reporting.figures import style
+from longtail.reporting.reported_runs import EvaluatedRun, Group
 from longtail.reporting.sections import add_mistakes
 
 MOST_PAIRS = 8000

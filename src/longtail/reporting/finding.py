@@ -77,7 +77,7 @@ def _mean(group: tables.SeedGroup, measure: str) -> float:
 
 
 def _covers(group: tables.SeedGroup, value: float, measure: str) -> bool:
-    """Whether `value` lies in the interval of `measure` of every seed of `group`."""
+    """Return whether `value` lies in the interval of `measure` of every seed of `group`."""
     name = measure.replace(" ", "_")
     intervals = [result.get("intervals", {}).get(name) for result in group.results]
     return all(interval and interval[0] <= value <= interval[1] for interval in intervals)

@@ -47,12 +47,12 @@ def find_layers(backbone: Backbone, name: str = "") -> list[nn.Module]:
 
 
 def _root(backbone: Backbone) -> nn.Module:
-    """The module that layer names start from."""
+    """Return the module that layer names start from."""
     return backbone.model if isinstance(backbone, Timm) else backbone
 
 
 def _list_layers(backbone: Backbone) -> str:
-    """Names of the layers, the outermost first."""
+    """Return the names of the layers, the outermost first."""
     names = [name for name, _ in _root(backbone).named_modules() if name]
     return "layers: " + list_some(sorted(names, key=lambda name: name.count(".")), LISTED)
 
@@ -76,7 +76,7 @@ def _last_stage(backbone: Backbone) -> str:
 def grad_cam(
     backbone: Backbone, head: Head, inputs: Tensor, target: Tensor, layer: str = ""
 ) -> Tensor:
-    """Maps (B, h, w) of network `inputs` (B, C, H, W) for the logits of `target` (B,).
+    """Compute maps (B, h, w) of network `inputs` (B, C, H, W) for the logits of `target` (B,).
 
     Both modules must be in evaluation mode. If the layer is several concatenated modules, as the
     branches of `resnet32-dual`, their channels count as those of one layer.
@@ -120,7 +120,7 @@ def _record_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 
 def compactness(maps: Tensor) -> Tensor:
-    """Share of the mass of each map (B, h, w) in its top tenth; nan for a map of zeros.
+    """Return the share of the mass of each map (B, h, w) in its top tenth; nan if it is empty.
 
     It is 0.1 for a constant map and 1 for a single peak. If a tenth of the positions is not a whole
     number, the last position counts in part.

@@ -54,10 +54,10 @@ def draw_growth(curve: AccuracyCurve, classes: tuple[ClassOutlook, ...]) -> str:
 
 
 def _across(images: float, least: int, most: int) -> str:
-    """Place on the axis in percent of the width; points at the ends stay inside."""
+    """Return the place on the axis in percent of the width; points at the ends stay inside."""
     return f"{3 + 94 * math.log(images / least) / (math.log(most / least) or 1):.2f}"
 
 
 def _down(accuracy: float) -> float:
-    """Pixels from the top."""
+    """Return the distance from the top in pixels."""
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * accuracy / 100

@@ -9,9 +9,9 @@ from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.label_metrics import ORIGINS
-from longtail.reporting.evaluated import drop_copies
 from longtail.reporting.figures.canvas import Spread
 from longtail.reporting.figures.groups import list_swept
+from longtail.reporting.reported_runs import drop_copies
 from longtail.reporting.sections import Cells, mark_best, show_best, tabulate_splits
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import source, template, write_page
@@ -25,7 +25,7 @@ AVERAGES = {"precision": "precision", "recall": "recall", "f1": "F1"}
 
 
 def is_multi_label(run: Run) -> bool:
-    """Whether the finished `run` was evaluated on images with several labels each."""
+    """Return whether the finished `run` was evaluated on images with several labels each."""
     return run.finished and run.result.get("task") == "multi-label"
 
 

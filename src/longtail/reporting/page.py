@@ -15,10 +15,10 @@ from longtail.evaluation.slider import POSITIONS
 from longtail.reporting import sections
 from longtail.reporting.certainty_section import render_certainty
 from longtail.reporting.content import collect_content
-from longtail.reporting.evaluated import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.finding import find_best, state_finding
 from longtail.reporting.label_page import is_multi_label, report_labels
 from longtail.reporting.photographs import arrange_galleries
+from longtail.reporting.reported_runs import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import check_page, source, template, write_page
 from longtail.runs.compare import check_finished
@@ -55,16 +55,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         several_seeds=len(groups) < len(evaluated),
         splits=tables.SPLITS[1:],
         last_position=len(POSITIONS) - 1,
-        choices=dict.fromkeys(
-            (r.label, *describe_choice(r.result)) for r in evaluated if r.result["alpha_rule"]
-        ),
-        rules=RULES,
-        candidates=[
-            (r.name, tables.candidate_rows(r.result["candidates"], tables.name_chosen(r.result)))
-            for r in evaluated
-            if "candidates" in r.result
-        ],
-        candidate_header=tables.CANDIDATE_HEADER,
+        **_describe_choices(evaluated),
         classes=sections.tabulate_classes(evaluated),
         confusions=[sections.describe_confusion(group, groups) for group in groups],
         slides=any(len(r.slider.alphas) > 1 for r in evaluated),
@@ -96,6 +87,22 @@ def _describe_data(run: EvaluatedRun) -> dict[str, Any]:
         "subset": run.result["subset_sha256"],
         "absent": run.slider.seen.count(0),
         "evaluated_on": part,
+    }
+
+
+def _describe_choices(runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
+    """Describe how the runs chose their alpha or their rule, and what competed."""
+    return {
+        "choices": dict.fromkeys(
+            (r.label, *describe_choice(r.result)) for r in runs if r.result["alpha_rule"]
+        ),
+        "rules": RULES,
+        "candidates": [
+            (r.name, tables.candidate_rows(r.result["candidates"], tables.name_chosen(r.result)))
+            for r in runs
+            if "candidates" in r.result
+        ],
+        "candidate_header": tables.CANDIDATE_HEADER,
     }
 
 

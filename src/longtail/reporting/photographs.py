@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from longtail.evaluation.examples import MOST_CONFIDENT, PER_CLASS, find_worst
 from longtail.evaluation.slider import SliderCounts
-from longtail.reporting.evaluated import Group
+from longtail.reporting.reported_runs import Group
 from longtail.reporting.template import encode_jpeg
 from longtail.runs.record import read_examples
 

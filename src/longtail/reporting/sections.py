@@ -10,8 +10,8 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.slider import Confusion, Mistake
 from longtail.evaluation.summary import format_interval
-from longtail.reporting.evaluated import EvaluatedRun, Group
 from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.reported_runs import EvaluatedRun, Group
 
 LISTED_MISTAKES = 10
 """Pairs of classes in the table of the most frequent confusions."""
@@ -119,9 +119,9 @@ def _show(value: float | None) -> str:
 
 
 def describe_confusion(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
-    """Confusion of the splits over the seeds of a group, at the runs' own alphas.
+    """Describe the confusion of the splits over the seeds of a group, at the runs' own alphas.
 
-    Before it stands the confusion at alpha 0, unless another group shows the same one.
+    The confusion at alpha 0 stands before it, unless another group shows the same one.
     """
     alphas = dict.fromkeys(run.result["alpha"] for run in group)
     own = ", ".join(f"{alpha:g}" for alpha in alphas if alpha is not None)
@@ -141,7 +141,7 @@ def describe_confusion(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _percentages(confusions: Sequence[Confusion]) -> list[list[float] | None]:
-    """Percent of each row over all confusions; None for a split without test images."""
+    """Return percent of each row over all confusions; None for a split without test images."""
     rows: list[list[int]] = np.sum(confusions, axis=0).tolist()
     return [[100 * cell / sum(row) for cell in row] if any(row) else None for row in rows]
 
@@ -157,7 +157,7 @@ def add_mistakes(group: Group) -> list[Mistake] | None:
 
 
 def list_mistakes(group: Group) -> list[list[str]]:
-    """Rows of the most frequent confusions: class, taken for, images, percent of the class."""
+    """List the most frequent confusions: class, taken for, images, percent of the class."""
     names, seen, seeds = group[0].names, group[0].slider.seen, len(group)
     return [
         [names[c], names[other], str(number), f"{100 * number / (seeds * seen[c]):.1f}"]

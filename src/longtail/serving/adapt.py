@@ -105,7 +105,7 @@ def adapt(
         exports.check_folder(Path(out))
     predictor = model if isinstance(model, Predictor) else load_model(model)
     require_one_label(predictor.about, "adapting to a class mix")
-    trust = require_trust(predictor.trust, "adapting to a class mix")
+    trust = require_trust(predictor.about, predictor.trust, "adapting to a class mix")
     served = predictor.require_model("adapting to a class mix").fold(predictor.alpha)
     mix, count = None, 0
     unreadable: dict[int, str] = {}

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, list_some
-from longtail.evaluation.conformal import find_sets
+from longtail.data.base import ClassCounts
+from longtail.evaluation.conformal import check_level, find_sets
 from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix, adjust
 from longtail.evaluation.novelty import FALSE_ALARMS, measure_energy
 from longtail.evaluation.trust import Trust
@@ -153,7 +154,37 @@ class Answers:
         return predictions
 
 
-def warn_of_full_sets(trust: Trust, level: float) -> None:
+def check_certainty(
+    about: ModelDescription, trust: Trust | None, sets: float | None, false_alarms: float
+) -> None:
+    """Refuse answer sets and marks that a model cannot give; warn of sets that promise little.
+
+    Args:
+        about: the model.
+        trust: what it stores of its certainty at its present alpha.
+        sets: level of the answer sets, if any.
+        false_alarms: share of images of known classes that may be marked as unknown.
+    """
+    if sets is not None:
+        require_one_label(about, "an answer set")
+        check_level(sets)
+        known = require_trust(about, trust, "an answer set")
+        _warn_of_full_sets(known, sets)
+        _warn_of_unmeasured_classes(about, known)
+    if false_alarms != FALSE_ALARMS:
+        require_one_label(about, "marking unknown images")
+        require_trust(about, trust, "marking unknown images")
+
+
+def start_mix(about: ModelDescription, trust: Trust | None) -> RunningMix:
+    """Return the class mix of a stream before its first image."""
+    require_one_label(about, "adapting to a batch")
+    known = require_trust(about, trust, "adapting to a batch")
+    require_measured(about)
+    return RunningMix(ClassCounts(about.counts), known.mix)
+
+
+def _warn_of_full_sets(trust: Trust, level: float) -> None:
     """Warn if the held-out images are too few for sets of `level`."""
     thresholds = trust.choose_thresholds(level)
     if full := sum(value <= 0 for value in thresholds):
@@ -173,7 +204,7 @@ def read_trust(about: ModelDescription) -> Trust | None:
     return None if about.trust is None else Trust.from_json(about.trust)
 
 
-def warn_of_unmeasured_classes(about: ModelDescription, trust: Trust) -> None:
+def _warn_of_unmeasured_classes(about: ModelDescription, trust: Trust) -> None:
     """Warn that sets promise nothing for classes without held-out images."""
     if trust.absent:
         names = [about.classes[c] for c in trust.absent]
@@ -219,13 +250,18 @@ def require_measured(about: ModelDescription) -> None:
         )
 
 
-def require_trust(trust: Trust | None, purpose: str) -> Trust:
+def require_trust(about: ModelDescription, trust: Trust | None, purpose: str) -> Trust:
     """Return `trust`, or raise the error for a `purpose` that needs it."""
+    if trust is None and about.trust is not None and about.alpha is not None:
+        raise UserError(
+            f"{purpose} needs a calibrated model, and this one is calibrated at its own alpha "
+            f"only: use alpha {about.alpha:g}"
+        )
     if trust is None:
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
             f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
-            "an older version, or it is used at another alpha or background than its own. Train "
-            "it on data with a larger validation part, or with --val-fraction 0.2"
+            "an older version, or was given another alpha or background. Train it on data with a "
+            "larger validation part, or with --val-fraction 0.2"
         )
     return trust

@@ -42,7 +42,7 @@ from longtail.nn.weights import identify, load_into
 from longtail.runs.folder import Run
 from longtail.runs.own_data import own_data
 from longtail.runs.reopen import relaunch
-from longtail.serving.parts import PART, Parts, share_parts
+from longtail.serving.part_files import PART, Parts, share_parts
 from longtail.serving.read import read_run
 from longtail.training.features import choose_batch_size, extract_batches, read_batches
 from longtail.training.inputs import build_preprocess

@@ -25,6 +25,7 @@ from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import list_added, require_one_label
 from longtail.serving.inputs import Picture, advise_list
+from longtail.serving.model import ModelDescription, ServedModel
 from longtail.serving.new_rows import (
     find_direction,
     find_neighbours,
@@ -95,6 +96,39 @@ def extend(
     _check_classes(classes, predictor.classes)
     _check_shared(classes)
     served = predictor.require_model("adding classes")
+    direction = _find_direction(served, refine=refine)
+    features, unreadable = _extract(predictor, classes)
+    known = _find_stored(served) if held_out is None else _extract_old(predictor, held_out)
+    folded, trust = served.fold(predictor.alpha), predictor.trust
+    calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
+    head, means = calibration.fold(folded.head), served.stored.class_means
+    rows = {name: make_row(head, x, direction) for name, x in features.items()}
+    prior = torch.tensor(calibration.prior)
+    grown = _grow_head(head, list(rows.values()), prior, means, known)
+    if means is not None:
+        if refine:
+            refine_head(grown, means, list(features.values()))
+        means = torch.cat([means, torch.stack([x.mean(0) for x in features.values()]).to(means)])
+    photographs = {name: len(x) for name, x in features.items()}
+    about = _describe(folded.about, trust, photographs)
+    extended = folded.with_head(grown, about, replace(folded.stored, class_means=means))
+    if out is not None:
+        exports.save_pretrained(extended, out)
+    given, taken = _count_taken(head, grown, known, about.classes) if known else (None, None)
+    return Extension(
+        model=predictor.with_model(extended),
+        photographs=photographs,
+        neighbours={name: _name_neighbours(head, row, about) for name, row in rows.items()},
+        unreadable=unreadable,
+        taken=taken,
+        given=given,
+        recognised=_count_recognised(grown, features),
+        held_out=len(known.labels) if known else 0,
+    )
+
+
+def _find_direction(served: ServedModel, *, refine: bool) -> Tensor:
+    """Return the direction (K, D/K) that new rows leave out; refuse a model that cannot grow."""
     if served.exempt:
         raise UserError(
             f"the class '{served.about.background}' keeps its total effect as background, and a "
@@ -103,57 +137,38 @@ def extend(
     direction = find_direction(served)
     if refine and served.stored.class_means is None:
         raise no_means_error("refining the head")
-    features, unreadable = _extract(predictor, classes)
-    known = served.stored.held_out if held_out is None else _extract_old(predictor, held_out)
-    if known is None:
-        _warn_of_missing_features()
-    folded, trust = served.fold(predictor.alpha), predictor.trust
-    calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
-    head, means = calibration.fold(folded.head), served.stored.class_means
-    rows = [make_row(head, x, direction) for x in features]
-    grown = _grow_head(head, rows, torch.tensor(calibration.prior), means, known)
-    if means is not None:
-        means = torch.cat([means, torch.stack([x.mean(0) for x in features]).to(means)])
-        if refine:
-            refine_head(grown, means[: head.classes], features)
-    about = replace(
-        folded.about,
-        classes=(*predictor.classes, *classes),
-        counts=(*predictor.about.counts, *map(len, features)),
+    return direction
+
+
+def _name_neighbours(head: Head, row: Tensor, about: ModelDescription) -> tuple[str, ...]:
+    return tuple(about.classes[c] for c in find_neighbours(head, row, 3).tolist())
+
+
+def _describe(
+    about: ModelDescription, trust: Trust | None, added: Mapping[str, int]
+) -> ModelDescription:
+    """Describe the model with the classes `added`, from their numbers of photographs."""
+    return replace(
+        about,
+        classes=(*about.classes, *added),
+        counts=(*about.counts, *added.values()),
         metrics={},  # they were measured without the new classes
-        trust=None if trust is None else _grow_trust(trust, len(features)).to_json(),
-        training={
-            **predictor.about.training,
-            "added_classes": [*list_added(predictor.about), *classes],
-        },
-    )
-    extended = folded.with_head(grown, about, replace(folded.stored, class_means=means))
-    if out is not None:
-        exports.save_pretrained(extended, out)
-    given, taken = _count_taken(head, grown, known, about.classes) if known else (None, None)
-    return Extension(
-        model=predictor.with_model(extended),
-        photographs=dict(zip(classes, map(len, features), strict=True)),
-        neighbours={
-            name: tuple(predictor.classes[c] for c in find_neighbours(head, row, 3).tolist())
-            for name, row in zip(classes, rows, strict=True)
-        },
-        unreadable=unreadable,
-        taken=taken,
-        given=given,
-        recognised=_count_recognised(grown, dict(zip(classes, features, strict=True))),
-        held_out=len(known.labels) if known else 0,
+        trust=None if trust is None else _grow_trust(trust, len(added)).to_json(),
+        training={**about.training, "added_classes": [*list_added(about), *added]},
     )
 
 
-def _warn_of_missing_features() -> None:
-    logger.warning(
-        "the model stores no features of held-out images, because it was trained without a "
-        "validation part or by an older version: length and bias of the new rows follow the "
-        "old ones, which is less reliable, and what they take from old classes cannot be "
-        "counted. Of a run with a validation part, delete result.json and repeat longtail "
-        "train --resume"
-    )
+def _find_stored(served: ServedModel) -> HeldOut | None:
+    """Return the features of held-out images that the model stores; warn if there are none."""
+    if served.stored.held_out is None:
+        logger.warning(
+            "the model stores no features of held-out images, because it was trained without a "
+            "validation part or by an older version: length and bias of the new rows follow the "
+            "old ones, which is less reliable, and what they take from old classes cannot be "
+            "counted. Of a run with a validation part, delete result.json and repeat longtail "
+            "train --resume"
+        )
+    return served.stored.held_out
 
 
 def _grow_head(
@@ -242,22 +257,21 @@ def _check_shared(classes: Mapping[str, Iterable[Picture]]) -> None:
 
 def _extract(
     predictor: Predictor, classes: Mapping[str, Iterable[Picture]]
-) -> tuple[list[Tensor], dict[str, Mapping[int, str]]]:
+) -> tuple[dict[str, Tensor], dict[str, Mapping[int, str]]]:
     """Return the features (n, D) of the photographs of each class, and the unreadable ones."""
-    features: list[Tensor] = []
+    features: dict[str, Tensor] = {}
     unreadable: dict[str, Mapping[int, str]] = {}
     for name, photographs in classes.items():
-        found, unreadable[name] = predictor.extract(photographs)
-        if not len(found):
+        features[name], unreadable[name] = predictor.extract(photographs)
+        if not len(features[name]):
             place, reason = next(iter(unreadable[name].items()), (0, "there is none"))
             listed = photographs if isinstance(photographs, Sequence) else []
             files = [f"{p}: " for p in listed[place : place + 1] if isinstance(p, (str, Path))]
             raise UserError(f"class '{name}' has no readable photograph: {''.join(files)}{reason}")
-        if len(found) == 1:
+        if len(features[name]) == 1:
             logger.warning(
                 "class '%s' has one photograph: five or more make its row far more reliable", name
             )
-        features.append(found)
     return features, unreadable
 
 

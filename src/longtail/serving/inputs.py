@@ -115,7 +115,7 @@ def _decode(
 
 
 def _are_files(images: Iterable[Picture | Blob], blueprint: Blueprint) -> bool:
-    """Whether `images` are files to be decoded to a square."""
+    """Return whether `images` are files to be decoded to a square."""
     named = isinstance(images, Sequence) and all(isinstance(i, (str, Path)) for i in images)
     return named and not blueprint.embeddings and blueprint.shape[1] == blueprint.shape[2]
 

@@ -3,9 +3,6 @@
 Shapes: B inputs, C classes, D features.
 """
 
-from collections.abc import Callable
-from threading import Thread
-
 import torch
 from torch import Tensor
 
@@ -54,25 +51,3 @@ class TorchNetwork:
         if self.device.type == "cuda" and inputs.device.type == "cpu":
             inputs = inputs.pin_memory()
         return inputs.to(self.device, non_blocking=True)
-
-
-def prepare_thread(device: torch.device) -> Callable[[], None]:
-    """Return a function that each thread computing on `device` for this one calls first.
-
-    It selects the CUDA stream of this thread, and limits torch to one core: the processes that
-    decode images need the others.
-    """
-    threads = torch.get_num_threads()
-    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-    def start() -> None:
-        torch.get_num_threads()  # or the first operation would take over a number set later
-        torch.set_num_threads(1)
-        # threads that start later take over the number that was set last, in any thread
-        again = Thread(target=torch.set_num_threads, args=(threads,))
-        again.start()
-        again.join()
-        if stream is not None:
-            torch.cuda.set_stream(stream)
-
-    return start

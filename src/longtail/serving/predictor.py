@@ -5,10 +5,10 @@ Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,42 +17,26 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.core.threads import map_in_threads
-from longtail.data.base import ClassCounts
 from longtail.data.decoding.images import Blob
-from longtail.evaluation.conformal import check_level
-from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix
+from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.novelty import FALSE_ALARMS
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import (
-    Answers,
-    read_trust,
-    require_measured,
-    require_one_label,
-    require_trust,
-    warn_of_full_sets,
-    warn_of_unmeasured_classes,
-)
+from longtail.serving.answers import Answers, check_certainty, read_trust, start_mix
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import InputBatch, Picture, UnreadableInputs, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
-from longtail.serving.network import TorchNetwork, prepare_thread
+from longtail.serving.network import TorchNetwork
+from longtail.serving.pipeline import Reasons, map_batches
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
 from longtail.training.features import choose_batch_size
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 BATCH = 64
 """Inputs of a batch on the CPU."""
-AHEAD = 3
-"""Batches that a GPU is given ahead of the reader, each by a thread."""
-Reasons = list[str | None]
-"""Why each input of a batch is unreadable, or None."""
 Examined = tuple[Tensor, Tensor | None]
 """Logits (B, C) and distances (B,) of B inputs."""
 
@@ -251,24 +235,13 @@ class Predictor:
 
         The arguments are those of `predict`.
         """
-        trust, mix = self.trust, None
-        if sets is not None or adapt:
-            require_one_label(self.about, "adapting to a batch" if adapt else "an answer set")
-        if sets is not None:
-            check_level(sets)
-            own = require_trust(trust, "an answer set")
-            warn_of_full_sets(own, sets)
-            warn_of_unmeasured_classes(self.about, own)
-        if false_alarms != FALSE_ALARMS:
-            require_one_label(self.about, "marking unknown images")
-            require_trust(trust, "marking unknown images")
+        trust = self.trust
+        check_certainty(self.about, trust, sets, false_alarms)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
-        if adapt:
-            known = require_trust(trust, "adapting to a batch")
-            require_measured(self.about)
-            mix = RunningMix(ClassCounts(self.about.counts), known.mix)
+        mix = start_mix(self.about, trust) if adapt else None
         if mix is None:
-            ranked = self._map_batches(lambda x: answers.rank(*self.examine(x)), images)
+            batches = self.read_batches(images)
+            ranked = map_batches(lambda x: answers.rank(*self.examine(x)), batches, self._gpu)
         else:  # in order, as each batch moves the mix
             ranked = (
                 (reasons, examined and answers.follow(mix, *examined))
@@ -298,35 +271,18 @@ class Predictor:
         self, images: Iterable[Picture | Blob]
     ) -> Iterator[tuple[Reasons, Examined | None]]:
         """Yield for each batch what is unreadable, and `examine` of the rest, if any."""
-        return self._map_batches(self.examine, images)
+        return map_batches(self.examine, self.read_batches(images), self._gpu)
 
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
         network = self._require_network("extracting features")
         parts, unreadable = [torch.empty(0, network.model.head.dim)], UnreadableInputs()
-        batches = self._map_batches(network.extract, images)
-        for reasons, features in batches:
+        batches = self.read_batches(images)
+        for reasons, features in map_batches(network.extract, batches, self._gpu):
             unreadable.add(reasons)
             if features is not None:
                 parts.append(features)
         return torch.cat(parts), unreadable.reasons
-
-    def _map_batches(
-        self, function: Callable[[Tensor], T], images: Iterable[Picture | Blob]
-    ) -> Iterator[tuple[Reasons, T | None]]:
-        """Yield for each batch what is unreadable, and `function` of the rest, if any.
-
-        With a GPU, threads do this with the next batches while the reader works on this one.
-        """
-
-        def work(batch: InputBatch) -> tuple[Reasons, T | None]:
-            return batch.reasons, None if batch.inputs is None else function(batch.inputs)
-
-        batches = self.read_batches(images)
-        if self._gpu is None:
-            return map(work, batches)  # a reader would take the same cores
-        start = prepare_thread(self._gpu)
-        return map_in_threads(work, batches, threads=AHEAD, ahead=AHEAD + 1, start=start)
 
     def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[InputBatch]:
         """Yield the inputs in batches, in their order."""

@@ -19,8 +19,9 @@ from longtail.reporting.figures.classes import (
     draw_weight_norm,
 )
 from longtail.reporting.figures.curves import draw_alpha, draw_momentum
-from longtail.reporting.figures.features import draw_decomposition, draw_gradcam
+from longtail.reporting.figures.decomposition import draw_decomposition
 from longtail.reporting.figures.graph import draw_causal_graph
+from longtail.reporting.figures.maps import draw_gradcam
 from longtail.reporting.figures.simulated import draw_decision_1d, draw_gradients_2d
 from longtail.runs.compare import Source, read_all
 from longtail.runs.own_data import OwnData

@@ -29,7 +29,7 @@ COLUMNS = 3
 
 @canvas.apply_style
 def draw_class_rank(sources: Sequence[Source]) -> "Figure":
-    """Accuracy by class rank: a dot for each class, a line for the mean of its neighbours."""
+    """Draw accuracy by class rank: a dot for each class, a line for the mean of its neighbours."""
     groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
     order, ranks = rank_classes(counts), range(1, len(counts) + 1)
@@ -62,21 +62,21 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
 
 @canvas.apply_style
 def draw_feature_norm(sources: Sequence[Source]) -> "Figure":
-    """fig:1(b): mean length of the features of each class, head to tail."""
+    """Draw the mean length of the features of each class, head to tail (fig:1(b))."""
     return _draw_by_rank(sources, "feature_norm", "mean |x| of test images")
 
 
 @canvas.apply_style
 def draw_weight_norm(sources: Sequence[Source]) -> "Figure":
-    """spfig:1: length of the classifier's weight of each class, head to tail."""
+    """Draw the length of the classifier's weight of each class, head to tail (spfig:1)."""
     return _draw_by_rank(sources, "weight_norm", "|w|, length of the weight")
 
 
 @canvas.apply_style
 def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
-    """Appendix A: cos(x, d) of each class; the paper says it is even after balanced training.
+    """Draw cos(x, d) of each class, which the paper calls even on balanced data (Appendix A).
 
-    One panel for each data set; the most imbalanced one sets the order and splits of all panels.
+    Each data set has a panel; the most imbalanced one sets the order and splits of all panels.
     """
     panels = list(group_cosines(read_all(sources)).items())
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
@@ -102,7 +102,7 @@ def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
 
 
 def group_cosines(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
-    """Groups with cos(x, d) by data set, the most imbalanced first."""
+    """Return the groups with cos(x, d) by data set, the most imbalanced first."""
     for item in found:
         if item.result.get("class_cos") is None:
             raise UserError(
@@ -128,12 +128,12 @@ def group_cosines(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
 
 
 def measure_unevenness(figures: Sequence[Spread]) -> float:
-    """Standard deviation of the class means in `figures`."""
+    """Return the standard deviation of the class means in `figures`."""
     return statistics.pstdev(figure[0] for figure in figures if figure is not None)
 
 
 def correlate(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
-    """Correlation of the class means that both have; nan if one of them is constant."""
+    """Return the correlation of the class means that both have; nan if one is constant."""
     pairs = [(a[0], b[0]) for a, b in zip(figures, others, strict=True) if a and b]
     try:
         return statistics.correlation(*zip(*pairs, strict=True))
@@ -142,12 +142,12 @@ def correlate(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
 
 
 def choose_window(classes: int) -> int:
-    """Number of neighbouring ranks to average: odd, and about a tenth of the classes."""
+    """Choose the number of neighbouring ranks to average: odd, about a tenth of the classes."""
     return classes // 20 * 2 + 1
 
 
 def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
-    """Accuracy at each rank, averaged over `width` ranks around it, fewer at the ends."""
+    """Return the accuracy at each rank, averaged over `width` ranks, fewer at the ends."""
     half = width // 2
     near = [order[max(0, i - half) : i + half + 1] for i in range(len(order))]
     lines = [
@@ -176,7 +176,7 @@ def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure
 
 
 def average_splits(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
-    """Mean of `field` over the classes of each split of `counts` that has any, over all seeds."""
+    """Return the mean of `field` over all seeds and the classes of each split that has any."""
     values = group.by_class(field, range(len(counts)))
     means = {
         name: tables.spread([v[0] for c in classes if (v := values[c])])

@@ -28,7 +28,7 @@ Path = dict[float, dict[str, Spread]]
 
 @canvas.apply_style
 def draw_alpha(sources: Sequence[Source]) -> "Figure":
-    """fig:3: split accuracies against alpha, one panel for each training."""
+    """Draw split accuracies against alpha, one panel for each training (fig:3)."""
     groups = select_trainings(group_results(read_same_data(sources)))
     figure = canvas.panels(len(groups))
     for axes, group in zip(figure.axes, groups, strict=True):
@@ -46,7 +46,7 @@ def draw_alpha(sources: Sequence[Source]) -> "Figure":
 
 
 def select_trainings(groups: Sequence[Group]) -> list[Group]:
-    """The groups with an alpha, each training once although `X` and `X-tde` share it.
+    """Select the groups with an alpha, each training once although `X` and `X-tde` share it.
 
     Of groups that share a training, the one with most seeds stays, on ties one with alpha above 0.
     A seed of `auto` may have shipped a rule without alpha: it is left out.
@@ -73,7 +73,7 @@ def _keep_swept(group: Group) -> Group:
 
 
 def collect_alpha_path(group: Group) -> Path:
-    """Split accuracies at each alpha that all sweeps share."""
+    """Collect the split accuracies at each alpha that all sweeps share."""
     sweeps = [r["sweep"] for r in group.results]
     return {
         float(a): {s: tables.spread([sweep[a][s] for sweep in sweeps]) for s in tables.SPLITS}
@@ -84,7 +84,7 @@ def collect_alpha_path(group: Group) -> Path:
 
 @canvas.apply_style
 def draw_momentum(sources: Sequence[Source]) -> "Figure":
-    """fig:1(c): change of many, medium and few with momentum, relative to momentum 0.98.
+    """Draw the change of many, medium and few with momentum, relative to 0.98 (fig:1(c)).
 
     One panel has a fixed learning rate, one a fixed lr / (1 - mu), at which weights move about
     equally far. The legends show the accuracy at momentum 0.98.
@@ -112,7 +112,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
 
 
 def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Results of equal lr, then of equal lr / (1 - mu), if they have `BASIS` and other momenta."""
+    """Group results by lr, then by lr / (1 - mu); each group has `BASIS` and other momenta."""
     methods = {result["method"] for result in results}
     if len(methods) > 1:
         names = ", ".join(sorted(methods))
@@ -137,7 +137,7 @@ def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
 
 
 def compute_momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
-    """Change of each split in percent, each seed relative to itself at momentum `BASIS`."""
+    """Compute the change of each split in percent, each seed relative to itself at `BASIS`."""
     basis = {r["seed"]: r for r in results if r["momentum"] == BASIS}
     paired = [(r, basis[r["seed"]]) for r in results if r["seed"] in basis]
     path: Path = {mu: {} for mu in sorted({r["momentum"] for r in results})}

@@ -17,9 +17,10 @@ LINKS = (("M", "X"), ("M", "D"), ("X", "D"), ("D", "Y"), ("X", "Y"))
 
 @canvas.apply_style
 def draw_causal_graph(sources: Sequence[Source] = ()) -> "Figure":
-    """fig:1(a) and fig:4: momentum M, feature X, its projection D on the head direction, logits Y.
+    """Draw the causal graph, and TDE as a difference of two graphs (fig:1(a) and fig:4).
 
-    The total direct effect is the effect of X = x on Y minus that of a null input with D kept at d.
+    The nodes are momentum M, feature X, its projection D on the head direction, and logits Y. The
+    total direct effect is the effect of X = x on Y minus that of a null input with D kept at d.
     """
     figure = canvas.panels(3, size=(2.3, 2.3))
     whole, factual, counterfactual = figure.axes

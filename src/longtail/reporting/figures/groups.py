@@ -29,7 +29,7 @@ class Group(tables.SeedGroup):
         return "average precision (%)" if several else "accuracy (%)"
 
     def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
-        """`field` of the classes in `order` over the seeds; None for one without test images."""
+        """Return `field` of the classes in `order` over the seeds; None without test images."""
         needs_images, accuracies = field != "weight_norm", self.first["per_class"]
         return [
             None
@@ -44,6 +44,15 @@ def read_same_data(sources: Sequence[Source]) -> list[StoredResult]:
     found = read_all(sources)
     check_same_data(found)
     return found
+
+
+def require_single_labels(found: StoredResult, figure: str) -> None:
+    """Refuse a run on images with several labels each, for the `figure` that is named."""
+    if found.result.get("task") == "multi-label":
+        raise UserError(
+            f"{figure} groups images by their class, and those of {found.source} have several "
+            "labels each: pass runs with one label per image"
+        )
 
 
 def group_results(found: Sequence[StoredResult]) -> list[Group]:

@@ -46,7 +46,7 @@ class SimulatedDecision:
 
 @canvas.apply_style
 def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
-    """spfig:2: the one-dimensional example of conventional, re-balanced and TDE classification."""
+    """Draw the 1-D example of conventional, re-balanced and TDE classification (spfig:2)."""
     figure = canvas.panels(2, 2, size=(3.4, 1.9))
     for axes, found in zip(figure.axes, simulate_decisions(), strict=True):
         low, high = np.percentile([found.head, found.tail], [0.2, 99.8])
@@ -68,7 +68,7 @@ def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
 
 
 def simulate_decisions(seed: int = 0) -> list[SimulatedDecision]:
-    """Four ways to classify inputs u of 20 + 2 numbers, of which one separates the classes.
+    """Simulate four ways to classify inputs u of 20 + 2 numbers, of which one separates classes.
 
     The backbone is linear, x = <theta, u>, and the classifier is the sign of x. One number of u is
     the same for all images and lets the features drift towards the head, as post-ReLU features do.
@@ -118,7 +118,7 @@ def simulate_decisions(seed: int = 0) -> list[SimulatedDecision]:
 def _fit_logistic(
     u: np.ndarray, y: np.ndarray, weights: np.ndarray, base: np.ndarray | float = 0.0
 ) -> np.ndarray:
-    """Weighted logistic regression by gradient descent from zero; `base` is added to the logit."""
+    """Fit a weighted logistic regression by gradient descent; `base` is added to the logit."""
     theta = np.zeros(u.shape[1])
     for _ in range(2000):
         pull = weights * y / (1 + np.exp(np.clip(y * (u @ theta + base), -50, 50)))
@@ -142,7 +142,7 @@ class Gradients:
 
 @canvas.apply_style
 def draw_gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
-    """Appendix A: two classes' gradients, their mean, and where momentum points."""
+    """Draw two classes' gradients, their mean, and where momentum points (Appendix A)."""
     figure = canvas.panels(2, size=(3.0, 2.7))
     for axes, found in zip(figure.axes, map(simulate_gradients, ((50, 50), (99, 1))), strict=True):
         a = found.images[0]

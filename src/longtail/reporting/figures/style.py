@@ -35,7 +35,7 @@ SPLITS: dict[str, Look] = {
 
 
 def styles(methods: Iterable[str]) -> list[Look]:
-    """Looks of the lines of one figure, one for each method in `methods`.
+    """Choose the looks of the lines of one figure, one for each method in `methods`.
 
     Lines of the same method share its colour and differ in their dashes. A method outside
     `METHODS` gets the colour of `PALETTE` that its name hashes to or, if other lines have that

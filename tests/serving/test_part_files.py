@@ -15,8 +15,8 @@ from longtail.cli import prediction_file
 from longtail.core.errors import UserError
 from longtail.core.files import write_tensors
 from longtail.nn import backbones
-from longtail.serving import embeddings, parts
-from longtail.serving.parts import Parts, share_parts
+from longtail.serving import embeddings, part_files
+from longtail.serving.part_files import Parts, share_parts
 
 
 class KilledError(Exception):
@@ -149,7 +149,7 @@ def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
     assert predict(folder, out, 5) == 2
     assert f"{part} cannot be read" in capsys.readouterr().err
     part.rmdir()
-    about = part.with_name(parts.ABOUT)
+    about = part.with_name(part_files.ABOUT)
     whole = about.read_bytes()
     for content in (b"[" * 100_000, b"\xff", b"null"):
         about.write_bytes(content)
@@ -282,11 +282,11 @@ def test_a_part_of_predictions_has_whole_batches(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(lt.Predictor, "read_batches", watch)
     monkeypatch.setattr(lt.Predictor, "batch_size", 3)
-    write = parts.Parts.write
+    write = part_files.Parts.write
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         kill_after(patch, 2)
         predict(folder, tmp_path / "out.csv", 8)
-    assert set(seen) == {3} and parts.Parts.write is write
+    assert set(seen) == {3} and part_files.Parts.write is write
     seen.clear()
     assert predict(folder, tmp_path / "out.csv", 8) == 1
     assert seen == [3, 3, 2]  # two parts of 6 were there
@@ -312,14 +312,14 @@ def test_every_rank_must_see_the_same_work(tmp_path, monkeypatch):
         share_parts(tmp_path / "out", {"images": "mine"}, 1, fabric),
     ):
         pass
-    assert parts.PART % 64 == 0  # whole batches of the predictor
+    assert part_files.PART % 64 == 0  # whole batches of the predictor
 
 
 def test_parts_that_nothing_describes_are_made_again(tmp_path):
     fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
     with share_parts(out, {"alpha": 1}, 2, fabric) as begun:
         begun.write(0, b"old")
-    (begun.folder / parts.ABOUT).unlink()
+    (begun.folder / part_files.ABOUT).unlink()
     with share_parts(out, {"alpha": 0}, 2, fabric) as other:
         assert other.mine == (0, 1)
         for number in other.mine:
@@ -345,7 +345,7 @@ def test_a_killed_removal_leaves_the_description(tmp_path):
         begun.write(0, b"old")
         (begun.folder / "folder").mkdir()  # which `unlink` refuses
         begun.remove()
-    assert (begun.folder / parts.ABOUT).exists()
+    assert (begun.folder / part_files.ABOUT).exists()
 
 
 def test_a_second_command_for_the_same_file_is_refused(tmp_path):

@@ -1,6 +1,6 @@
-"""Figures from the weights and data of runs: fig:2 (decomposition) and fig:5 (gradcam).
+"""Grad-CAM of test images, a row of maps for each run (fig:5).
 
-Shapes: N test images, D features, K heads.
+Shapes: B images (B, C, H, W), maps (B, h, w).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,111 +14,26 @@ from torch.nn import functional as F
 
 from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.evaluation.result import class_means
-from longtail.nn.heads import NormalisedHead
-from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import rank_classes, read_same_data
+from longtail.reporting.figures import canvas
+from longtail.reporting.figures.groups import rank_classes, read_same_data, require_single_labels
 from longtail.reporting.gradcam import compactness, compute_maps
-from longtail.runs.compare import Source, StoredResult, read_all
+from longtail.runs.compare import Source
 from longtail.runs.own_data import OwnData
-from longtail.runs.reopen import OpenRun, reopen
+from longtail.runs.reopen import reopen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHOWN = 120
-"""Test images of each split to draw as dots."""
 EXAMPLES = 6
 """Images that `gradcam` shows by default."""
-
-
-@canvas.apply_style
-def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
-    """fig:2: features of a run, split into a part along the head direction and the rest."""
-    found = read_all(sources)
-    if len(found) != 1:
-        raise UserError(f"decomposition takes one run, not {len(found)}")
-    _require_one_label(found[0], "decomposition")
-    opened = reopen(found[0].run, data)
-    head, x = opened.evaluation.head, opened.evaluation.features.evaluated
-    if not isinstance(head, NormalisedHead):
-        raise UserError(
-            f"{found[0].source} has no head direction: pass a run of deconfound, cosine or capsule"
-        )
-    along, rest = (part.norm(dim=1).cpu() for part in decompose(head, x))
-    figure = canvas.panels(2)
-    _draw_plane(figure.axes[0], along, rest, opened)
-    _draw_shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
-    config = opened.job.config
-    title = f"{config.method} on {opened.data.full_name}, seed {config.seed}"
-    figure.suptitle(title, fontsize=8)
-    return figure
-
-
-def _require_one_label(found: StoredResult, figure: str) -> None:
-    if found.result.get("task") == "multi-label":
-        raise UserError(
-            f"{figure} groups images by their class, and those of {found.source} have several "
-            "labels each: pass runs with one label per image"
-        )
-
-
-def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Split features x (N, D) into their projection on the head direction and the rest.
-
-    As in Section 3 of the paper, x = rest + d with d = |x| cos(x, d^) d^, for each of the K heads.
-    """
-    parts = x.unflatten(1, (head.heads, -1))  # (N, K, D/K)
-    direction = head.direction
-    along = (parts * direction).sum(-1, keepdim=True) * direction
-    return along.flatten(1), (parts - along).flatten(1)
-
-
-def _draw_plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
-    """Draw images as dots at (|d|, |rest|), and their mean as three arrows."""
-    labels = opened.evaluation.scores.labels.cpu()
-    for split, classes in opened.data.counts.splits.items():
-        rows = torch.isin(labels, torch.tensor(classes)).nonzero().flatten()
-        rows = rows[:: max(1, -(-len(rows) // SHOWN))]  # evenly over the classes
-        if len(rows):
-            colour = style.SPLITS[split][0]
-            marker = {"many": ".", "medium": "+", "few": "x"}[split]
-            x, y = along[rows].numpy(), rest[rows].numpy()
-            axes.plot(x, y, marker, color=colour, ms=3, alpha=0.6, label=split)
-    d, left = float(along.mean()), float(rest.mean())
-    arrows = {"d": ((0.0, 0.0), (d, 0.0)), "x - d": ((d, 0.0), (d, left)), "x": ((0, 0), (d, left))}
-    for name, (start, end) in arrows.items():
-        tip = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", xy=end, xytext=start, arrowprops=tip)
-        middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-        beside = (-14, 8) if name == "x" else (4, 4)
-        axes.annotate(name, middle, xytext=beside, textcoords="offset points", fontweight="bold")
-    axes.set(xlabel="|d|, along the head direction (feature units)")
-    axes.set(ylabel="|x - d|, what is left (feature units)")
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left")
-
-
-def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
-    """Draw the share of |x|² along the head direction, by class rank."""
-    counts, labels = opened.data.counts.images, opened.evaluation.scores.labels.cpu()
-    means = class_means(shares, labels, len(counts))
-    seen = set(labels.tolist())
-    values = [means[c] if c in seen else float("nan") for c in rank_classes(counts)]
-    colour = style.styles([opened.job.config.method])[0][0]
-    axes.plot(range(1, len(counts) + 1), values, color=colour)
-    canvas.set_rank_axis(axes, len(counts), canvas.RANK)
-    axes.set_ylim(0, 100)
-    axes.set_ylabel("mean |d|² / |x|² of test images (%)")
 
 
 @canvas.apply_style
 def draw_gradcam(
     sources: Sequence[Source], *, images: Sequence[int] = (), layer: str = "", data: OwnData = None
 ) -> "Figure":
-    """fig:5: Grad-CAM of the true class for each run; TDE runs explain the TDE logit.
+    """Draw Grad-CAM of the true class for each run; TDE runs explain the TDE logit (fig:5).
 
     `images` are rows of the test set; by default the first image of classes spread over the ranks,
     so that nobody picks them by their looks. The number below a map is its compactness. Runs with
@@ -127,7 +42,7 @@ def draw_gradcam(
     found = read_same_data(sources)
     if not found:
         raise UserError("gradcam needs at least one run")
-    _require_one_label(found[0], "gradcam")
+    require_single_labels(found[0], "gradcam")
     opened = [reopen(found[0].run, data)]
     opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # read the data once
     test = opened[0].data.evaluated
@@ -166,7 +81,7 @@ class MapRow:
         return self.maps / self.maps.amax((1, 2), keepdim=True).clamp(min=1e-12)
 
     def looks_like(self, other: "MapRow") -> bool:
-        """Whether both rows would look the same."""
+        """Return whether both rows would look the same."""
         same_shape = self.maps.shape == other.maps.shape and self.views.equal(other.views)
         return same_shape and torch.allclose(self.scaled, other.scaled, atol=1e-3)
 
@@ -205,7 +120,7 @@ def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Fi
 
 
 def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
-    """Rows of the first test image of classes spread evenly from head to tail."""
+    """Return the row of the first test image of classes spread evenly from head to tail."""
     seen = set(labels.tolist())
     order = [c for c in rank_classes(counts) if c in seen]
     number = min(EXAMPLES, len(order))

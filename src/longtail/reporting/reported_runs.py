@@ -20,16 +20,11 @@ NEEDS = (
 
 
 class EvaluatedRun:
-    """A finished run and the files that the page shows of it."""
+    """A finished run, its place in a report, and the files that the page shows of it."""
 
-    label: str
-    """Label of the run's group."""
-    group: int
-    """Number of the run's group."""
-
-    def __init__(self, run: Run):
-        self.run = run
-        self.result = comparing.read(run, NEEDS).result
+    def __init__(self, run: Run, result: Mapping[str, Any], label: str, group: int):
+        """Read the files of `run`; `label` and the number `group` are those of its group."""
+        self.run, self.result, self.label, self.group = run, result, label, group
         file = f"{run.folder}/result.json"
         check_fields(self.result, {"capture_seconds": float}, file, "Copy the run again")
         self.slider = read_slider(run)
@@ -87,10 +82,16 @@ def drop_copies(runs: Iterable[R]) -> list[R]:
 
 
 def open_runs(runs: Sequence[Run | Path | str]) -> list[EvaluatedRun]:
-    """Open each run once and check that they share their data."""
-    evaluated = drop_copies([EvaluatedRun(Run.open(run)) for run in runs])
-    if not evaluated:
+    """Open each run once, in the group of its seeds, and check that all share their data."""
+    stored = drop_copies([comparing.read(Run.open(run), NEEDS) for run in runs])
+    if not stored:
         raise UserError("a report needs at least one run")
+    place_of = {
+        id(result): (group.label, number)
+        for number, group in enumerate(tables.group_seeds(each.result for each in stored))
+        for result in group.results
+    }
+    evaluated = [EvaluatedRun(each.run, each.result, *place_of[id(each.result)]) for each in stored]
     _check_same_data(evaluated)
     return evaluated
 
@@ -108,11 +109,6 @@ def _check_same_data(runs: Sequence[EvaluatedRun]) -> None:
 
 
 def group_runs(runs: Sequence[EvaluatedRun]) -> list[Group]:
-    """Group runs that differ only in their seed, and set their `label` and `group`."""
-    run_of = {id(run.result): run for run in runs}
-    groups: list[Group] = []
-    for number, group in enumerate(tables.group_seeds(run.result for run in runs)):
-        groups.append([run_of[id(result)] for result in group.results])
-        for run in groups[-1]:
-            run.label, run.group = group.label, number
-    return groups
+    """Group runs that differ only in their seed."""
+    numbers = sorted({run.group for run in runs})
+    return [[run for run in runs if run.group == number] for number in numbers]
