@@ -36,9 +36,9 @@ from longtail.evaluation import tables
 from longtail.nn.linear_heads import LinearHead
 from longtail.nn.preprocess import to_channels_last
 from longtail.serving.embeddings import embed
-from longtail.serving.inputs import open_files, read_batches
 from longtail.serving.model import ModelDescription, ServedModel
 from longtail.serving.predictor import Predictor, load_model
+from longtail.serving.user_inputs import open_files, read_batches
 from longtail.serving.write import save_pretrained
 from longtail.training.features import choose_batch_size
 from longtail.training.head_kinds import describe_head

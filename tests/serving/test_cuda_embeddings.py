@@ -8,7 +8,7 @@ from PIL import Image
 import longtail as lt
 from longtail.data.decoding import image_store
 from longtail.data.decoding.workers import can_fork
-from longtail.serving import inputs
+from longtail.serving import user_inputs
 from longtail.serving.predictor import BATCH, Predictor
 from longtail.training.batches import stream_batches
 
@@ -71,7 +71,7 @@ def test_files_that_processes_decode_keep_their_order(tmp_path, monkeypatch):
         streamed.append(args)
         return stream_batches(*args)
 
-    monkeypatch.setattr(inputs, "stream_batches", watch)
+    monkeypatch.setattr(user_inputs, "stream_batches", watch)
     there = list(model.stream(files))
     assert len(streamed) == 1 and there[21] == here[21] == "it does not exist"
     for one, other in zip(there, here, strict=True):

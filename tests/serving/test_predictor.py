@@ -24,7 +24,7 @@ from longtail.data.decoding import image_store, workers
 from longtail.data.decoding.workers import WorkerLost, read_chunks
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
-from longtail.serving import inputs
+from longtail.serving import user_inputs
 from longtail.serving.pipeline import prepare_thread
 from longtail.serving.predictor import BATCH
 from longtail.training import batches
@@ -91,7 +91,7 @@ def on_gpu(monkeypatch):
     if not workers.can_fork():
         pytest.skip("processes that decode files for a GPU start by forking")
     monkeypatch.setattr(lt.Predictor, "_gpu", torch.device("cpu"))
-    monkeypatch.setattr(inputs, "cores_per_process", lambda machine: 2)
+    monkeypatch.setattr(user_inputs, "cores_per_process", lambda machine: 2)
     for module in (image_store, batches):
         monkeypatch.setattr(module, "CHUNK", 4)
     monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from longtail.core.errors import UserError, unknown_error
 from longtail.serving.answers import Prediction
-from longtail.serving.inputs import Picture
 from longtail.serving.predictor import load_model
+from longtail.serving.user_inputs import Picture
 
 Batch = dict[str, NDArray[Any]]
 """Columns (B, ...), as Ray Data passes them."""

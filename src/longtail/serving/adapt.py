@@ -37,9 +37,9 @@ from longtail.serving.answers import (
     require_one_label,
     require_trust,
 )
-from longtail.serving.inputs import Picture, UnreadableInputs, advise_list
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, load_model
+from longtail.serving.user_inputs import Picture, UnreadableInputs, advise_list
 
 logger = logging.getLogger(__name__)
 

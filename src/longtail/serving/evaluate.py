@@ -34,9 +34,9 @@ from longtail.runs.own_data import find_own_data, own_data
 from longtail.runs.reopen import evaluate_own
 from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
-from longtail.serving.inputs import UnreadableInputs
 from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import CONFIG
+from longtail.serving.user_inputs import UnreadableInputs
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from longtail.nn.heads import Head
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import list_added, require_one_label
-from longtail.serving.inputs import Picture, advise_list
 from longtail.serving.model import ModelDescription, ServedModel
 from longtail.serving.new_rows import (
     find_direction,
@@ -37,6 +36,7 @@ from longtail.serving.new_rows import (
     scale_row,
 )
 from longtail.serving.predictor import Predictor, load_model
+from longtail.serving.user_inputs import Picture, advise_list
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.threads import map_in_threads
-from longtail.serving.inputs import InputBatch
+from longtail.serving.user_inputs import InputBatch
 
 T = TypeVar("T")
 

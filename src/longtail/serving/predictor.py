@@ -26,11 +26,17 @@ from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import Answers, check_certainty, read_trust, start_mix
 from longtail.serving.answers import Prediction as Prediction
-from longtail.serving.inputs import InputBatch, Picture, UnreadableInputs, advise_list, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork
 from longtail.serving.pipeline import Reasons, map_batches
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
+from longtail.serving.user_inputs import (
+    InputBatch,
+    Picture,
+    UnreadableInputs,
+    advise_list,
+    read_batches,
+)
 from longtail.training.features import choose_batch_size
 
 logger = logging.getLogger(__name__)
