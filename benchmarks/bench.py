@@ -159,14 +159,13 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def _copy_result(self, run: Run, path: Path, shards: int) -> None:
         """Copy the result of a finished run to `path`, with what its rate depends on.
 
-        `compiled` is of the last command that trained the run, and so are `shards`, the number of
-        its processes if above one, and `shared_device`.
+        `compiled` comes from the run; `shared_device`, and `shards` if above one, describe the
+        present command.
         """
         content = {"compiled": run.config.machine.compile, **run.result}
+        content["shared_device"] = self.shared_device
         if shards > 1:
             content["shards"] = shards
-        if self.shared_device:
-            content["shared_device"] = True
         with replace_atomically(path) as temporary:
             temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 

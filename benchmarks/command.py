@@ -63,8 +63,8 @@ class BenchCommand:
     Several fill a GPU better than one, if NVIDIA's MPS is running (nvidia-cuda-mps-control -d). For
     large networks pass a smaller --replicas: each process takes the memory that is free."""
     shared_device: bool = False
-    """For recipes of classifiers: say in each result that other commands shared the device.
-    Later prices and the seconds of tables leave it out."""
+    """For recipes of classifiers: say in each result that other commands shared the device. Later
+    prices and the seconds in tables skip such results."""
     minutes: float | None = None
     """For recipes of classifiers: run only what should take this long on the clock, with all
     processes, and at least one training. The same command then goes on with the rest."""

@@ -131,17 +131,17 @@ def find_rate(config: Config, results: Iterable[Result], processes: int = 1) -> 
 
     Of these it takes the median over the same network if it was measured, then over the same batch,
     then over as many processes: a mean would follow the few groups that did not fill the device, or
-    had others beside them. Shards that shared a device had a part of it each. Results that say that
-    other commands had a part of it, too, count only if there is nothing else.
+    had others beside them. Shards that shared a device had a part of it each. Results whose device
+    other commands shared count only if the same network and batch have no others.
     """
     name = short_name(config.data).partition(":")[0]
     kind = _name_kind(name, config.files.image_size, asdict(config.train))
     alike = [
         r for r in results if _name_kind(r["data"], r["files"]["image_size"], r["train"]) == kind
     ]
-    alike = [r for r in alike if not r.get("shared_device")] or alike
     alike = [r for r in alike if r["backbone"] == config.backbone] or alike
     alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
+    alike = [r for r in alike if not r.get("shared_device")] or alike
     alike = [r for r in alike if r.get("shards", 1) == processes] or alike
     if not alike:
         return None

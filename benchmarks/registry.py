@@ -24,7 +24,8 @@ MACHINE = "machine"
 TRAINING = ("root", "runs", MACHINE, "dry_run")
 """The `OPTIONS` that all benchmarks read that list their trainings before they run them."""
 CLASSIFIER_OPTIONS = (
-    *(*TRAINING, "seeds", "only", "recipes", "processes", "shared_device", "minutes", "again"),
+    *TRAINING,
+    *("seeds", "only", "recipes", "processes", "shared_device", "minutes", "again"),
 )
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*TRAINING, "seeds", "only", "recipes", "shard", "again")

@@ -62,6 +62,7 @@ def test_a_result_names_the_processes_that_shared_the_device(bench, tmp_path):
     alone = json.loads(path.read_text())
     bench.run(bench.select(1, ()), root=None, machine=MachineConfig(device="cpu"), shards=2)
     assert "shards" not in alone and json.loads(path.read_text()) == {**alone, "shards": 2}
+    assert alone["shared_device"] is False
     on_gpu = {**alone, "device": "NVIDIA H200", "images": 1000, "images_per_second": 50.0}
     for shards, seconds in ((1, "20.0"), (2, "10.0")):
         path.write_text(json.dumps({**on_gpu, "shards": shards}))

@@ -261,7 +261,7 @@ def require_trust(about: ModelDescription, trust: Trust | None, purpose: str) ->
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
             f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
-            "an older version, or was given another alpha or background. Train it on data with a "
+            "an older version, or saved with another alpha or background. Train it on data with a "
             "larger validation part, or with --val-fraction 0.2"
         )
     return trust

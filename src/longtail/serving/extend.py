@@ -96,9 +96,10 @@ def extend(
     _check_classes(classes, predictor.classes)
     _check_shared(classes)
     served = predictor.require_model("adding classes")
-    direction = _find_direction(served, refine=refine)
+    _check_can_grow(served, refine=refine)
+    direction = find_direction(served)
     features, unreadable = _extract(predictor, classes)
-    known = _find_stored(served) if held_out is None else _extract_old(predictor, held_out)
+    known = _get_held_out(served) if held_out is None else _extract_old(predictor, held_out)
     folded, trust = served.fold(predictor.alpha), predictor.trust
     calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
     head, means = calibration.fold(folded.head), served.stored.class_means
@@ -127,20 +128,19 @@ def extend(
     )
 
 
-def _find_direction(served: ServedModel, *, refine: bool) -> Tensor:
-    """Return the direction (K, D/K) that new rows leave out; refuse a model that cannot grow."""
+def _check_can_grow(served: ServedModel, *, refine: bool) -> None:
+    """Refuse a model that keeps a background, or that cannot be refined though it should be."""
     if served.exempt:
         raise UserError(
             f"the class '{served.about.background}' keeps its total effect as background, and a "
             "new class has none: extend the run without --background"
         )
-    direction = find_direction(served)
     if refine and served.stored.class_means is None:
         raise no_means_error("refining the head")
-    return direction
 
 
 def _name_neighbours(head: Head, row: Tensor, about: ModelDescription) -> tuple[str, ...]:
+    """Return the names of the three old classes nearest to a new `row` (D,)."""
     return tuple(about.classes[c] for c in find_neighbours(head, row, 3).tolist())
 
 
@@ -158,7 +158,7 @@ def _describe(
     )
 
 
-def _find_stored(served: ServedModel) -> HeldOut | None:
+def _get_held_out(served: ServedModel) -> HeldOut | None:
     """Return the features of held-out images that the model stores; warn if there are none."""
     if served.stored.held_out is None:
         logger.warning(

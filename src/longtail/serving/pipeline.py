@@ -1,4 +1,4 @@
-"""Batches of inputs through a network: with a GPU, threads work ahead of the reader."""
+"""Run batches of inputs through a network; with a GPU, threads work ahead of the reader."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from longtail.core.threads import map_in_threads
-from longtail.serving.user_inputs import InputBatch
+from longtail.serving.user_inputs import InputBatch, Reasons
 
 T = TypeVar("T")
 
 AHEAD = 3
-"""Batches that a GPU is given ahead of the reader, each by a thread."""
-Reasons = list[str | None]
-"""Why each input of a batch is unreadable, or None."""
+"""Batches that threads compute on a GPU ahead of the reader, one thread each."""
 
 
 def map_batches(
@@ -36,7 +34,7 @@ def map_batches(
 
 
 def prepare_thread(device: torch.device) -> Callable[[], None]:
-    """Return a function that each thread computing on `device` for this one calls first.
+    """Return a function to call first in each thread that computes on `device` for this one.
 
     It selects the CUDA stream of this thread, and limits torch to one core: the processes that
     decode images need the others.

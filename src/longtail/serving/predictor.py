@@ -28,11 +28,12 @@ from longtail.serving.answers import Answers, check_certainty, read_trust, start
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork
-from longtail.serving.pipeline import Reasons, map_batches
+from longtail.serving.pipeline import map_batches
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
 from longtail.serving.user_inputs import (
     InputBatch,
     Picture,
+    Reasons,
     UnreadableInputs,
     advise_list,
     read_batches,

@@ -33,11 +33,14 @@ def advise_list(path: Path | str) -> str:
     return f"give a list of images, such as sorted(Path({str(path)!r}).iterdir()) for a folder"
 
 
+Reasons = list[str | None]
+"""Why each input of a batch is unreadable, or None."""
+
+
 class InputBatch(NamedTuple):
     """Inputs of a model."""
 
-    reasons: list[str | None]
-    """Why each is unreadable, or None."""
+    reasons: Reasons
     inputs: Tensor | None
     """Those that are readable, (B, C, H, W) or (B, D), if any."""
 

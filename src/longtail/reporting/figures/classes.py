@@ -74,9 +74,10 @@ def draw_weight_norm(sources: Sequence[Source]) -> "Figure":
 
 @canvas.apply_style
 def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
-    """Draw cos(x, d) of each class, which the paper calls even on balanced data (Appendix A).
+    """Draw the mean cos(x, d) of each class (Appendix A).
 
-    Each data set has a panel; the most imbalanced one sets the order and splits of all panels.
+    The paper finds it equal over classes after balanced training. Each data set has a panel; the
+    most imbalanced one sets the order and splits of all panels.
     """
     panels = list(group_cosines(read_all(sources)).items())
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
@@ -176,7 +177,7 @@ def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure
 
 
 def average_splits(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
-    """Return the mean of `field` over all seeds and the classes of each split that has any."""
+    """Return the mean of `field` for each split with classes, over its classes and all seeds."""
     values = group.by_class(field, range(len(counts)))
     means = {
         name: tables.spread([v[0] for c in classes if (v := values[c])])

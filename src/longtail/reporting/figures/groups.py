@@ -47,7 +47,7 @@ def read_same_data(sources: Sequence[Source]) -> list[StoredResult]:
 
 
 def require_single_labels(found: StoredResult, figure: str) -> None:
-    """Refuse a run on images with several labels each, for the `figure` that is named."""
+    """Refuse a run whose images have several labels each; `figure` is named in the error."""
     if found.result.get("task") == "multi-label":
         raise UserError(
             f"{figure} groups images by their class, and those of {found.source} have several "

@@ -120,7 +120,7 @@ def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Fi
 
 
 def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
-    """Return the row of the first test image of classes spread evenly from head to tail."""
+    """Return the rows of the first test images of classes spread evenly from head to tail."""
     seen = set(labels.tolist())
     order = [c for c in rank_classes(counts) if c in seen]
     number = min(EXAMPLES, len(order))
