@@ -513,13 +513,12 @@ def test_a_folder_stands_for_the_runs_or_the_result_files_in_it(tmp_path, runs):
     assert find_sources([run.parent]) == comparing.find_runs([run.parent])
 
 
-def test_a_legend_of_many_methods_lies_below_the_classes():
+def test_the_legend_lies_below_the_classes():
     few = figures.draw_class_rank(committed("baseline", "deconfound"))
-    assert few.axes[0].get_legend() and not few.legends
     many = figures.draw_class_rank([*RESULTS.glob("*-s0.json")])
-    assert many.axes[0].get_legend() is None
-    (legend,) = many.legends
-    assert len(legend.texts) > 20 and many.get_figheight() > few.get_figheight() + 1
+    assert all(drawn.axes[0].get_legend() is None for drawn in (few, many))
+    assert len(few.legends[0].texts) == 2 and len(many.legends[0].texts) > 20
+    assert many.get_figheight() > few.get_figheight() + 1
 
 
 def test_drawing_all_figures_names_the_runs_on_other_data(tmp_path, caplog):

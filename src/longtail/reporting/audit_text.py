@@ -146,6 +146,10 @@ TOO_LOOSE = (
     ": too loose to tell which classes more labels would help. The number of images does not "
     "explain the accuracies; train longer, or look at the classes one by one"
 )
+FLAT = (
+    ": flat, so it names no class that more labels would help. The number of images does not "
+    "explain the accuracies; look at the classes one by one"
+)
 
 
 def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
@@ -157,10 +161,9 @@ def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
         yield "too few classes with an accuracy to fit accuracy against training images"
         return
     yield describe_curve(outlook)
-    if not curve.ranks:
-        return
-    yield "more labels would help most here (gain of the curve from twice as many images):"
-    yield from _list_outlooks(outlook.classes[:MOST_NAMES])
+    if outlook.ranks:
+        yield "more labels would help most here (gain of the curve from twice as many images):"
+        yield from _list_outlooks(outlook.classes[:MOST_NAMES])
     if outlook.far_below:
         yield "far below the curve: check their images and labels before adding more"
         yield from _list_outlooks(outlook.far_below[:MOST_NAMES])
@@ -173,7 +176,7 @@ def describe_curve(outlook: RunOutlook) -> str:
     return (
         f"accuracy = {curve.ceiling:.1f} - {curve.drop:.1f} n^-{curve.power:.2f} for n training "
         f"images, ± {curve.spread:.1f} over {curve.classes:,} classes"
-        + ("" if curve.ranks else TOO_LOOSE)
+        + ("" if outlook.ranks else FLAT if curve.ranks else TOO_LOOSE)
     )
 
 

@@ -1,4 +1,4 @@
-"""The demo: three methods on letters in the frequencies of English, in about a minute on a CPU."""
+"""The demo: three methods on letters in the frequencies of English, in a minute or two on a CPU."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -16,6 +16,9 @@ from longtail.evaluation.growth import (
 from longtail.evaluation.tables import PARTS
 from longtail.runs.folder import Run
 
+LEAST_GAIN = 0.05
+"""Points of accuracy that twice as many images must bring a class; less is shown as 0.0."""
+
 
 @dataclass(frozen=True)
 class RunOutlook:
@@ -31,6 +34,11 @@ class RunOutlook:
     """Classes with an accuracy, the largest gain first; empty without a curve."""
     far_below: tuple[ClassOutlook, ...]
     """Classes far below the curve, the farthest first; empty if the curve is too loose."""
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the curve tells which classes more labels would help; a flat one does not."""
+        return bool(self.curve and self.curve.ranks and self.classes[0].gain >= LEAST_GAIN)
 
     def to_json(self) -> dict[str, Any]:
         """Return the outlook as JSON values."""

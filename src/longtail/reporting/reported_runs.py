@@ -85,7 +85,7 @@ def open_runs(runs: Sequence[Run | Path | str]) -> list[EvaluatedRun]:
     """Open each run once, in the group of its seeds, and check that all share their data."""
     stored = drop_copies([comparing.read(Run.open(run), NEEDS) for run in runs])
     if not stored:
-        raise UserError("a report needs at least one run")
+        raise UserError("a report needs at least one run: pass the folder of a finished run")
     place_of = {
         id(result): (group.label, number)
         for number, group in enumerate(tables.group_seeds(each.result for each in stored))

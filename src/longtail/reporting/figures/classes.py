@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_INSIDE = 5
-"""Lines at most whose legend has room among the rare classes, where accuracies are low."""
 COLUMNS = 3
 """Columns of a legend below the classes."""
 
@@ -34,7 +32,7 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
     counts = groups[0].first["counts"]
     order, ranks = rank_classes(counts), range(1, len(counts) + 1)
     width = choose_window(len(counts))
-    rows = 0 if len(groups) <= MOST_INSIDE else math.ceil(len(groups) / COLUMNS)
+    rows = math.ceil(len(groups) / COLUMNS)
     figure = canvas.panels(1, size=(6.8, 3.0 + 0.16 * rows))  # the rows of a legend below
     (axes,) = figure.axes
     for group in groups:
@@ -46,10 +44,7 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
     canvas.set_rank_axis(axes, len(counts), f"{RANK}{around}")
     axes.set(ylabel=groups[0].measure, ylim=(0, 100))
     _mark_splits(axes, counts)
-    if rows:
-        figure.legend(loc="outside lower center", ncols=COLUMNS)
-    else:
-        axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.94))
+    figure.legend(loc="outside lower center", ncols=COLUMNS)
     behind = axes.twinx()
     behind.fill_between(ranks, [counts[c] for c in order], color="#e8e8e8", step="mid", lw=0)
     behind.set_ylabel("training images (grey)", color="#777777")

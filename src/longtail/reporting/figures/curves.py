@@ -116,7 +116,10 @@ def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
     methods = {result["method"] for result in results}
     if len(methods) > 1:
         names = ", ".join(sorted(methods))
-        raise UserError(f"momentum compares runs of one method, but these are of {names}")
+        raise UserError(
+            f"momentum compares runs of one method, but these are of {names}: pass runs of one of "
+            "them, each trained with another --momentum"
+        )
     settings: dict[str, Callable[[Mapping[str, Any]], float]] = {
         "lr {:g} fixed": lambda r: r["lr"],
         "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),

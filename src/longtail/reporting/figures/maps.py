@@ -3,6 +3,7 @@
 Shapes: B images (B, C, H, W), maps (B, h, w).
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longtail.core.errors import UserError
+from longtail.core.names import shorten
 from longtail.data.base import Data
 from longtail.reporting.figures import canvas
 from longtail.reporting.figures.groups import rank_classes, read_same_data, require_single_labels
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = 6
 """Images that `gradcam` shows by default."""
+NAME_WIDTH = 17
+"""Letters of a class name that fit above an image; a name takes up to two lines."""
 
 
 @canvas.apply_style
@@ -110,12 +114,14 @@ def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Fi
     axes = np.array(figure.axes).reshape(1 + len(rows), len(labels))
     for column, label in enumerate(labels):
         _draw_image(axes[0, column], rows[0].views[column])
-        title = f"{data.classes[label]}\n{data.counts.images[label]} images"
+        name = textwrap.fill(shorten(data.classes[label], 2 * NAME_WIDTH), NAME_WIDTH)
+        title = f"{name}\n{data.counts.images[label]} images"
         axes[0, column].set_title(title, fontsize=7)
         for place, row in enumerate(rows, start=1):
             _draw_image(axes[place, column], row.views[column], row.maps[column])
     for place, name in enumerate(["image", *(row.name for row in rows)]):
         axes[place, 0].set_ylabel(name, fontsize=7)
+    figure.supxlabel("below each map: the share of its mass in its top tenth", fontsize=7)
     return figure
 
 
