@@ -151,6 +151,9 @@ def test_what_is_no_model_of_ours_says_so(run, files, tmp_path):
         lt.load_model(tmp_path)
     with pytest.raises(UserError, match=r"last\.pt was not opened"):
         lt.load_model(run.folder / "last.pt")
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(UserError, match=r"photo\.jpg is not a model\. Pass a run folder"):
+        lt.load_model(tmp_path / "photo.jpg")
     model = onnx.load(files["onnx"])
     about = json.loads(model.metadata_props[0].value)
     about["classes"].pop()

@@ -11,7 +11,7 @@ from longtail.core.errors import UserError
 
 @dataclass(frozen=True)
 class Demo:
-    """Train three methods on built-in data and compare them, in about a minute."""
+    """Train three methods on built-in data and compare them, in one to two minutes."""
 
     out: Out = Path("runs/demo")
     """Folder for the runs; earlier demo runs in it are replaced."""

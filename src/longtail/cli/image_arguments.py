@@ -55,9 +55,14 @@ def _expand(name: str) -> ListedImages:
     parts = list(map(_list_place, places))
     files = list(dict.fromkeys(file for part in parts for file in part.files))
     unread = list(dict.fromkeys(file for part in parts for file in part.unread))
+    if not files and unread:
+        raise UserError(
+            f"'{name}': no image found. {_describe_unread(name, unread)}. Convert to .jpg or .png"
+        )
     if not files:
-        found = f". {_describe_unread(name, unread)}. Convert to .jpg or .png" if unread else ""
-        raise UserError(f"'{name}': no image found{found}")
+        from longtail.data.image_files import SUFFIXES
+
+        raise UserError(f"'{name}': no image found; images end in {', '.join(SUFFIXES)}")
     return ListedImages(files, unread)
 
 

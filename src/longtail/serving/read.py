@@ -43,6 +43,7 @@ TRAINING = (
 
 NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
 """Fields of a run's result that the description of its model holds."""
+PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
 EVALUATE_AGAIN = "Delete it, and longtail train --resume evaluates the run again"
 
 
@@ -57,9 +58,13 @@ def read_model(path: Path) -> ServedModel:
             f"{path} was not opened: .pt2 files are for torch.export.load. Pass the run folder, or "
             "a .safetensors file of longtail export"
         )
+    reason = (
+        f"{path} was not opened: pickles (.pt, .pth, .pkl, .ckpt) can run code when they are loaded"
+        if path.suffix in PICKLES
+        else f"{path} is not a model"
+    )
     raise UserError(
-        f"{path} was not opened: pickles (.pt, .pth, .pkl, .ckpt) can run code when they are "
-        "loaded. Pass a run folder, a .safetensors or .onnx file of longtail export, or a "
+        f"{reason}. Pass a run folder, a .safetensors or .onnx file of longtail export, or a "
         "folder of save_pretrained"
     )
 
