@@ -1,7 +1,7 @@
 """The command `python -m benchmarks NAME`, which runs benchmarks and writes their tables."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,7 +131,7 @@ class BenchCommand:
         for line in recipe_bench.describe_shares(shares) if len(shares) > 1 else ():
             print(line)
         if self.dry_run:
-            for line in recipe_bench.describe_refusal(wanted):
+            for line in [*recipe_bench.describe_refusal(wanted), *self._list_missing_data(wanted)]:
                 print(line)
             return
         check_data((recipe.config.data for recipe, _ in wanted), self.root)
@@ -142,6 +142,13 @@ class BenchCommand:
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
+
+    def _list_missing_data(self, wanted: Sequence[tuple["ClassifierRecipe", int]]) -> Iterator[str]:
+        """Yield a line with the data that `wanted` lacks, if there is any."""
+        try:
+            check_data((recipe.config.data for recipe, _ in wanted), self.root)
+        except UserError as error:
+            yield f"the run would be refused now: {error}"
 
     def _run_recipes(
         self,

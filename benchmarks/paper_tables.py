@@ -191,8 +191,9 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
     several = [r for r in results if "task" in r]
-    timed = [r for r in results if "CPU" not in r["device"] and not r.get("shared_device")]
-    seconds = [own_seconds(r) / r.get("shards", 1) for r in timed]
+    timed = [] if any(r.get("shared_device") for r in results) else results
+    on_gpu = [r for r in timed if "CPU" not in r["device"]]
+    seconds = [own_seconds(r) / r.get("shards", 1) for r in on_gpu]
     return {
         "data": config.data,
         "backbone": config.backbone,
@@ -222,7 +223,8 @@ BELOW = 1.3
 SHARES = """Several trainings share the device. The seconds of a run are its share by number of
 images, so do not compare rows by them: `python -m benchmarks prices` measures methods one at a
 time. Where several processes shared the device, the seconds are too low for those that trained
-on while others had ended; where several commands did, they are too high."""
+on while others had ended. Where several commands did, there are none, or too high ones in rows
+made before results recorded it."""
 
 
 def _list_losses(bench: "ClassifierBench") -> str:

@@ -357,8 +357,17 @@ def test_every_folder_of_recipes_has_a_price_or_says_why_not(name, capsys, monke
     except SystemExit:
         assert "lvis-test is evaluated by the LVIS server" in capsys.readouterr().err
         return
-    last = capsys.readouterr().out.splitlines()[-1]
-    price = re.search(r"to (?:do|make).*, about (\d+) (?:s|hours) ", last)
-    assert price or ", no price: " in last
+    printed = capsys.readouterr().out
+    price = re.search(r"to (?:do|make).*, about (\d+) (?:s|hours) ", printed)
+    assert price or ", no price: " in printed
     if name == "imagenet-lt":
         assert price and "hours" in price[0] and 10 < int(price[1]) / 9 < 25  # 20 trainings a seed
+
+
+def test_a_dry_run_says_that_the_data_is_missing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    words = ["cifar-lt-published", "--dry-run", "--runs", "none", "--seeds", "9"]
+    main([*words, "--root", str(tmp_path)])
+    last = capsys.readouterr().out.splitlines()[-1]
+    reason = "cifar10-lt was not found: there is no cifar10-lt/train.parquet and no cifar-10-"
+    assert last.startswith(f"the run would be refused now: {reason}") and str(tmp_path) in last
