@@ -1,25 +1,28 @@
 """Settings of every test process: nothing depends on the user's environment or on test order."""
 
-import copy
 import functools
 import gc
 import inspect
+import logging
 import multiprocessing
 import os
+import pickle
 import random
 import sys
 import warnings
 from importlib import metadata
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from browser import browser
 from helpers import float64, photos
 from longtail.core import environment as provenance
-from longtail.core import options
+from longtail.core import manifest, options
 
 torch.set_num_threads(1)
 if torch.cuda.is_available():
@@ -31,6 +34,12 @@ torch.zeros(1, requires_grad=True).sum().backward()
 # Lightning, which imports it later, asks every installed package for callbacks at every run
 metadata.entry_points = functools.cache(metadata.entry_points)
 
+# pytest adds its handlers to loggers that do not propagate, and with a handler on this one torch
+# describes every step of a compilation or export, which takes longer than the step
+logging.getLogger("torch.__trace").propagate = True
+
+MANIFESTS = 1000
+"""Manifests that a test process remembers."""
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 for name in list(os.environ):
@@ -78,24 +87,64 @@ def no_traces_of_seeds():
 
 @pytest.fixture(scope="session", autouse=True)
 def each_yaml_once():
-    """Parse a text once and write a tree once: every step of a run does both with its options."""
-    parse, dump = options.parse_yaml, options.yaml.safe_dump
-    trees, texts = {}, {}
+    """Parse a text once and write a tree once: every step of a run does both with its options.
+
+    The parser in C reads what was written here; it is quicker, but its errors have other words.
+    """
+    parse, load, dump = options.parse_yaml, yaml.safe_load, yaml.safe_dump
+    trees, loaded, texts, written = {}, {}, {}, set()
 
     def parse_once(text, source):
         if text not in trees:
-            trees[text] = parse(text, source)
-        return copy.deepcopy(trees[text])
+            own = yaml.CSafeLoader if text in written else yaml.SafeLoader
+            with mock.patch.object(yaml, "SafeLoader", own):
+                trees[text] = pickle.dumps(parse(text, source))
+        return pickle.loads(trees[text])
+
+    def load_once(text):
+        if text not in loaded:
+            loaded[text] = pickle.dumps(load(text))
+        return pickle.loads(loaded[text])
 
     def dump_once(tree, sort_keys):
         key = repr((tree, sort_keys))
         if key not in texts:
             texts[key] = dump(tree, sort_keys=sort_keys)
+            written.add(texts[key])
         return texts[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(options, "parse_yaml", parse_once)
         patch.setattr(options, "yaml", SimpleNamespace(safe_dump=dump_once))
+        patch.setattr(yaml, "safe_load", load_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_manifest_once():
+    """Check and write a manifest once: every file of a run that is read or written does both."""
+    read, render = manifest._read_entries, manifest._render
+    entries, texts = {}, {}
+
+    def read_once(files):
+        key = repr(files)
+        if key not in entries:
+            if len(entries) == MANIFESTS:
+                entries.clear()
+            entries[key] = read(files)
+        return {name: list(stamps) for name, stamps in entries[key].items()}
+
+    def render_once(tree, version):
+        key = repr((tree, version))
+        if key not in texts:
+            if len(texts) == MANIFESTS:
+                texts.clear()
+            texts[key] = render(tree, version)
+        return texts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest, "_read_entries", read_once)
+        patch.setattr(manifest, "_render", render_once)
         yield
 
 
