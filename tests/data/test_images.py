@@ -2,8 +2,6 @@
 
 import io
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers import run_afresh
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.decoding import images
@@ -205,6 +204,10 @@ def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:
 
 ALONE = """
 import sys
+
+for name in [name for name in sys.modules if name.startswith("torchvision.transforms.v2")]:
+    del sys.modules[name]
+
 from longtail.core import threads
 from longtail.data.decoding import images
 
@@ -221,11 +224,10 @@ for size in (None, 8):
 """
 
 
-def test_threads_do_not_import() -> None:
+def test_threads_do_not_import(capfd: pytest.CaptureFixture[str]) -> None:
     """What several import at once may be half of it to one of them, and its image be lost."""
-    words = [sys.executable, "-c", ALONE]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]  # what resizes, before there is a thread
+    printed = run_afresh(ALONE, capfd=capfd)
+    assert printed.split() == ["False", "True"]  # what resizes, before there is a thread
 
 
 def test_what_cannot_be_imported_is_no_fault_of_the_image(monkeypatch) -> None:

@@ -1,8 +1,8 @@
 """Adding a method takes one file; building a head imports that file only if it must."""
 
-import subprocess
-import sys
 from pathlib import Path
+
+from helpers import run_afresh
 
 METHOD = '''
 from longtail.methods.base import Method, Paper, RuleInputs
@@ -74,8 +74,6 @@ assert "- `--tau` 16: scale of the logits\\n" in page  # that of others
 """
 
 
-def test_a_dropped_file_is_a_method_and_heads_import_only_what_they_need(tmp_path: Path):
+def test_a_dropped_file_is_a_method_and_heads_import_only_what_they_need(tmp_path: Path, capfd):
     (tmp_path / "dropped.py").write_text(METHOD)
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_afresh(SCRIPT, str(tmp_path), capfd=capfd)
