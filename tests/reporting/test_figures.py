@@ -58,6 +58,13 @@ def runs(tmp_path_factory, data) -> list[Run]:
     return make_runs(tmp_path_factory.mktemp("runs"), data)
 
 
+@pytest.fixture
+def plain_simulations(monkeypatch) -> None:
+    """Empty axes in place of the figures without runs, which take longest and have own tests."""
+    for name in figures.SIMULATED:
+        monkeypatch.setitem(figures.FIGURES, name, lambda _: canvas.panels(1))
+
+
 def committed(*methods: str) -> list[Path]:
     return [path for method in methods for path in sorted(RESULTS.glob(f"{method}-s*.json"))]
 
@@ -240,7 +247,9 @@ class TestDrawn:
         ElementTree.parse(path)
         return path.read_text()
 
-    def test_seeds_that_shipped_a_rule_without_alpha_are_left_out(self, tmp_path):
+    def test_seeds_that_shipped_a_rule_without_alpha_are_left_out(
+        self, tmp_path, plain_simulations
+    ):
         first, other = (json.loads(p.read_text()) for p in committed("deconfound-tde")[:2])
         files = [tmp_path / "first.json", tmp_path / "other.json"]
         other["sweep"] = {"0": other["sweep"]["0"]}
@@ -455,7 +464,7 @@ class TestRefused:
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
-def test_only_figures_are_replaced(kind, tmp_path, monkeypatch):
+def test_only_figures_are_replaced(kind, tmp_path, monkeypatch, plain_simulations):
     out = tmp_path / f"graph.{kind}"
     for _ in range(2):
         figures.draw("causal-graph", [], out)
@@ -521,7 +530,7 @@ def test_the_legend_lies_below_the_classes():
     assert many.get_figheight() > few.get_figheight() + 1
 
 
-def test_drawing_all_figures_names_the_runs_on_other_data(tmp_path, caplog):
+def test_drawing_all_figures_names_the_runs_on_other_data(tmp_path, caplog, plain_simulations):
     other = tmp_path / "other-s0.json"
     result = json.loads(committed("baseline")[0].read_text())
     other.write_text(json.dumps({**result, "data": "other"}))
