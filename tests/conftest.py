@@ -14,6 +14,10 @@ from importlib import metadata
 from types import SimpleNamespace
 from unittest import mock
 
+# Threads that wait for work must sleep: as many processes as there are cores would be slowed by
+# those that spin. The libraries read this when they are imported.
+os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+
 import numpy as np
 import pytest
 import torch
