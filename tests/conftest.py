@@ -14,6 +14,7 @@ from importlib import metadata
 from types import SimpleNamespace
 from unittest import mock
 
+gc.disable()  # until all is imported, of which little is garbage
 # Threads that wait for work must sleep: as many processes as there are cores would be slowed by
 # those that spin. The libraries read this when they are imported.
 os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
@@ -179,6 +180,7 @@ def exact():
 def pytest_collection_finish() -> None:
     """The garbage collector need not look at what was imported, again and again."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(700, 10, 100)  # nor so often at all that tests leave
 
 
