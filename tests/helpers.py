@@ -1,6 +1,5 @@
 """Tiny data and runs that tests share."""
 
-import ctypes
 import math
 import os
 import re
@@ -303,44 +302,16 @@ def in_little_shared_memory(kilobytes: int, script: str, *folders: Path) -> str:
 
     Its arguments are copies of `folders`, which may lie in the /dev/shm that it does not see.
     """
+    mount = f"mount -t tmpfs -o size={kilobytes}k tmpfs /dev/shm"
+    alone = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    probe = [*alone, mount]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("this system lets no user mount a /dev/shm of their own")
     with TemporaryDirectory(dir="/var/tmp") as place:
-        words = [str(shutil.copytree(folder, Path(place, folder.name))) for folder in folders]
-        said = Path(place, "stderr")
-
-        def work() -> None:
-            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
-            sys.stderr = os.fdopen(2, "w", closefd=False)
-            try:
-                _mount_shared_memory(kilobytes)
-            except OSError:
-                os._exit(NO_MOUNT)
-            _run_script(script, *words)
-
-        if run_forked(work) == NO_MOUNT:
-            pytest.skip("this system lets no user mount a /dev/shm of their own")
-        return said.read_text().strip().splitlines()[-1]
-
-
-NO_MOUNT = 77
-"""Exit status of a process that may mount nothing."""
-
-
-def _mount_shared_memory(kilobytes: int) -> None:
-    """Mount a /dev/shm of this size that this process and those that it starts see alone."""
-    private, new_mounts, new_users = 0x4000 | 0x40000, 0x20000, 0x10000000  # of mount and unshare
-    user, group = os.getuid(), os.getgid()
-    system = ctypes.CDLL(None, use_errno=True)
-
-    def check(status: int) -> None:
-        if status:
-            raise OSError(ctypes.get_errno(), "cannot be mounted")
-
-    check(system.unshare(new_users | new_mounts))
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    check(system.mount(b"none", b"/", None, private, None))
-    check(system.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={kilobytes}k".encode()))
+        words = [shutil.copytree(folder, Path(place, folder.name)) for folder in folders]
+        run = [*alone, f'{mount} && exec "$0" "$@"', sys.executable, "-c", script, *words]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=HANGS)
+    return done.stderr.strip().splitlines()[-1]
 
 
 def smooth_photo(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
