@@ -14,10 +14,10 @@ from importlib import metadata
 from types import SimpleNamespace
 from unittest import mock
 
-gc.disable()  # until all is imported, of which little is garbage
 # Threads that wait for work must sleep: as many processes as there are cores would be slowed by
 # those that spin. The libraries read this when they are imported.
-os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+os.environ["OMP_WAIT_POLICY"] = "passive"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from helpers import float64, photos
 from longtail.core import environment as provenance
 from longtail.core import manifest, options
 
+gc.disable()  # until the tests are imported, of which little is garbage
 torch.set_num_threads(1)
 if torch.cuda.is_available():
     torch.cuda.init()  # before a test hides the device from the processes that it starts
