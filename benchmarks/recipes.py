@@ -219,9 +219,19 @@ class RecipeBench(ABC, Generic[R]):
         about = (
             ", no price: nothing like it was measured"
             if seconds is None
-            else f", about {format_seconds(seconds)} on the machine of the existing results"
+            else f", about {format_seconds(seconds)} on {self._name_devices(wanted)}"
         )
         return f"{work}{about}" if wanted else f"nothing to do: all results are in {self.results}"
+
+    def _name_devices(self, wanted: Sequence[tuple[R, int]]) -> str:
+        """Name the devices whose results give the price of `wanted`."""
+        found = sorted({result["device"] for result in self.find_known(wanted)})
+        listed = f" ({' or '.join(found)})" if found else ""
+        return f"the device of the existing results{listed}"
+
+    def find_known(self, wanted: Sequence[tuple[R, int]]) -> Sequence[Mapping[str, Any]]:
+        """Find results to price `wanted` by: those of this benchmark, unless a task has others."""
+        return [result for recipe in self.recipes for result in self.read_results(recipe)]
 
     def describe_refusal(self, wanted: Sequence[tuple[R, int]]) -> list[str]:
         """Return a line with the reason why `wanted` would be refused now, if there is one."""

@@ -82,6 +82,9 @@ def test_another_benchmark_gives_the_price_where_there_are_no_results(bench):
     alike = ["deconfound+subset-1", "deconfound-tde+subset-1"]
     assert price(bench, *alike) == pytest.approx(whole)
     assert price(bench, *alike, "deconfound+subset-2") == pytest.approx(2 * whole)
+    one = [(recipe, 0) for recipe in bench.recipes if recipe.name == "baseline"]
+    said = bench.describe_work("work", one)
+    assert said == f"work, about {whole:.0f} s on the device of the existing results (NVIDIA H200)"
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])
