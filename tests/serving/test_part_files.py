@@ -15,8 +15,11 @@ from longtail.cli import prediction_file
 from longtail.core.errors import UserError
 from longtail.core.files import write_tensors
 from longtail.nn import backbones
-from longtail.serving import embeddings, part_files
+from longtail.serving import embeddings, part_files, predictor
 from longtail.serving.part_files import Parts, share_parts
+
+BATCH = 5
+"""Images of a batch. Beside others in its batch, an image may get other last digits."""
 
 
 class KilledError(Exception):
@@ -56,6 +59,7 @@ def folder(tmp_path_factory) -> Path:
 def predict(folder: Path, out: Path, size: int, *words: str) -> int:
     """Run the command with parts of `size` images; return the exit code."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictor, "BATCH", BATCH)
         patch.setattr(prediction_file, "PART", size)
         model, images = str(folder / "m.safetensors"), str(folder / "found")
         with pytest.raises(SystemExit) as stop:  # one image is unreadable, and 0 cannot be
@@ -67,7 +71,8 @@ def predict_and_embed(folder: Path, out: Path) -> None:
     """Write OUT.csv and OUT.npz in small parts, as one of the ranks."""
     words = [str(folder / "m.safetensors"), str(folder / "found"), "-o", f"{out}.csv"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction_file, "PART", 4)
+        patch.setattr(predictor, "BATCH", BATCH)
+        patch.setattr(prediction_file, "PART", BATCH)
         shrink_parts(patch)
         cli.main(["predict", *words])  # exits with 0, though one image is unreadable
         lt.embed(folder / "run", f"{out}.npz")
@@ -111,10 +116,10 @@ def test_the_file_holds_what_would_be_printed(folder, tmp_path, capsys):
 
 def test_a_killed_command_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, capsys, caplog):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    assert predict(folder, whole, 5) == 1
+    assert predict(folder, whole, BATCH) == 1
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         kill_after(patch, 2)
-        predict(folder, out, 5)
+        predict(folder, out, BATCH)
     kept = sorted(path.name for path in tmp_path.glob("out.jsonl.parts/*.part"))
     assert kept == ["000000.part", "000001.part"] and not out.exists()
     stream, seen = lt.Predictor.stream, []
@@ -125,8 +130,8 @@ def test_a_killed_command_goes_on_where_it_stopped(folder, tmp_path, monkeypatch
 
     monkeypatch.setattr(lt.Predictor, "stream", watch)
     capsys.readouterr()
-    assert predict(folder, out, 5) == 1
-    assert len(seen) == 20 - 10
+    assert predict(folder, out, BATCH) == 1
+    assert len(seen) == 20 - 2 * BATCH
     assert "2 of 4 parts are in" in caplog.text
     assert capsys.readouterr().err.count("5.png") == 1  # though an earlier run skipped it
     assert out.read_text() == whole.read_text() and not list(tmp_path.glob("*.parts"))
@@ -136,27 +141,27 @@ def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out.csv"
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         kill_after(patch, 1)
-        predict(folder, out, 5)
-    assert predict(folder, out, 5, "--top", "1") == 2
+        predict(folder, out, BATCH)
+    assert predict(folder, out, BATCH, "--top", "1") == 2
     found = capsys.readouterr().err
     assert "out.csv.parts holds parts of other work (other options)" in found
     part = out.with_name("out.csv.parts") / "000000.part"
     part.write_bytes(part.read_bytes()[:-1])
-    assert predict(folder, out, 5) == 2
+    assert predict(folder, out, BATCH) == 2
     assert f"{part} is damaged: delete it" in capsys.readouterr().err
     part.unlink()
     part.mkdir()
-    assert predict(folder, out, 5) == 2
+    assert predict(folder, out, BATCH) == 2
     assert f"{part} cannot be read" in capsys.readouterr().err
     part.rmdir()
     about = part.with_name(part_files.ABOUT)
     whole = about.read_bytes()
     for content in (b"[" * 100_000, b"\xff", b"null"):
         about.write_bytes(content)
-        assert predict(folder, out, 5) == 2
+        assert predict(folder, out, BATCH) == 2
         assert "holds parts of other work" in capsys.readouterr().err
     about.write_bytes(whole)
-    assert predict(folder, out, 5) == 1 and out.exists()
+    assert predict(folder, out, BATCH) == 1 and out.exists()
 
 
 def test_parts_of_images_that_changed_are_refused(folder, tmp_path, monkeypatch, capsys):
@@ -179,7 +184,7 @@ def test_parts_of_images_that_changed_are_refused(folder, tmp_path, monkeypatch,
 def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
-    assert predict(folder, pipe, 5) == 2
+    assert predict(folder, pipe, BATCH) == 2
     assert "pipe.csv is not a regular file" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["pipe.csv"]
 
