@@ -4,6 +4,7 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -155,6 +156,28 @@ def test_a_folder_of_exports_is_verified(exports, tmp_path):
     (tmp_path / "saved" / "config.json").write_bytes(b"{}")
     damage = verify_all(tmp_path).damage
     assert len(damage) == 2 and "model.pt2" in damage[0] and "config.json" in damage[1]
+
+
+def test_damage_is_found_at_any_depth(run, exports, tmp_path):
+    for place in ("rivals/bbn", "tuning", "own", "own/rivals/bbn", "own/rivals/bbn/tuning"):
+        shutil.copytree(run.folder, tmp_path / place, dirs_exist_ok=True)
+        (tmp_path / place / "model.safetensors").write_bytes(b"x")
+    (tmp_path / "models" / "x").mkdir(parents=True)
+    shutil.copy(exports / "model.onnx", tmp_path / "models" / "model.onnx")
+    (tmp_path / "models" / "x" / "m.safetensors").write_bytes(b"x")
+    found = verify_all(tmp_path)
+    assert (
+        len(found.damage) == 6 and found.verified == 5 * (verify_all(run.folder).verified - 1) + 1
+    )
+
+
+def test_arrays_of_other_programs_are_not_verified(exports, tmp_path):
+    shutil.copy(exports / "model.onnx", tmp_path)
+    np.save(tmp_path / "mine.npy", np.zeros(3))
+    found = verify_all(tmp_path)
+    assert (found.verified, found.damage, found.unverified) == (1, [], [])
+    with pytest.raises(UserError, match="mine.npy is not a file that longtail verifies"):
+        verify_all(tmp_path / "mine.npy")
 
 
 def test_a_run_that_lost_its_configuration_is_found(run, tmp_path):

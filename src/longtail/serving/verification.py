@@ -1,5 +1,6 @@
 """Verify files without using them: runs, exports and the cache of decoded images."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ from longtail.serving.read import (
 
 REPORT = "report.html"
 """File of a run that is not recorded: nothing reads it, and it can be made again."""
+CACHED = "[0-9a-f]{64}"
+"""Regular expression of the names of arrays in the cache, without suffix."""
 
 
 @dataclass
@@ -98,12 +101,24 @@ def _is_run(folder: Path) -> bool:
 
 
 def _list_inner(folder: Path) -> Iterator[Path]:
-    """List the exports and arrays in a folder, and the runs and saved models below it."""
-    yield from sorted(file for file in folder.iterdir() if file.suffix in KINDS and file.is_file())
+    """List the runs and saved models below a folder, and the exports and arrays beside them."""
     marks = {m.parent for name in (CONFIG, MANIFEST, MODEL_CONFIG) for m in folder.rglob(name)}
-    runs = (place for place in marks if _is_run(place) or is_saved(place))
-    inner = {"tuning", "rivals"}  # they belong to a run
-    yield from sorted(run for run in runs if not inner & set(run.relative_to(folder).parts))
+    places = {place for place in marks if _is_run(place) or is_saved(place)}
+    files = (file for file in folder.rglob("*") if _has_kind(file))
+    yield from sorted(file for file in files if not places.intersection(file.parents))
+    yield from sorted(place for place in places if not _belongs_to_run(place))
+
+
+def _has_kind(file: Path) -> bool:
+    """Return whether a file is of a kind that is verified; other programs write arrays, too."""
+    foreign = file.suffix == ".npy" and not re.fullmatch(CACHED, file.stem)
+    return file.suffix in KINDS and not foreign and file.is_file()
+
+
+def _belongs_to_run(place: Path) -> bool:
+    """Return whether a run lies inside another, which is verified with it."""
+    tuning = place.name == "tuning" and _is_run(place.parent)
+    return tuning or (place.parent.name == "rivals" and _is_run(place.parent.parent))
 
 
 def _verify_run(folder: Path, found: Verification) -> None:
@@ -143,7 +158,7 @@ def _verify_file(path: Path) -> bool | None:
     """Verify an export, an array of the cache, or a file of a run."""
     if _is_run(path.parent) and path.name in read_manifest(path.parent):
         verify(path, explain_repair(path))
-    elif path.suffix in KINDS and path.is_file():
+    elif _has_kind(path):
         return KINDS[path.suffix](path)
     else:
         raise UserError(f"{path} is not a file that longtail verifies: pass a run or an export")
