@@ -174,6 +174,11 @@ def test_methods_lists_them_with_their_options(capsys, tmp_path):
     assert "--rule" in options and "--thorough" in options
     longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))
     assert (tmp_path / "methods.md").read_text().startswith("# Methods")
+    longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))  # which is its own
+    (tmp_path / "methods.md").write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["methods", "--out", str(tmp_path / "methods.md")])
+    assert (tmp_path / "methods.md").read_text() == "mine"
 
 
 def test_data_lists_what_is_embedded(capsys):

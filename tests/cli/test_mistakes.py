@@ -59,6 +59,11 @@ def test_flags_may_have_underscores():
     assert "batch_size" not in config.adaptive
 
 
+def test_what_follows_two_hyphens_is_not_an_option():
+    config = cli.parse(["train", "--lr", "0.5", "--", "letters-lt"]).__self__.config
+    assert (config.data, config.train.lr, config.options) == ("letters-lt", 0.5, {})
+
+
 def test_a_lost_rank_is_explained_for_any_command():
     lost = explain_failure(RuntimeError("Connection closed by peer"))
     assert lost.endswith("then repeat the command (a training with --resume)")

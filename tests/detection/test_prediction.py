@@ -304,6 +304,21 @@ def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_pa
     assert len(list(pictures.iterdir())) == 1
 
 
+def test_only_drawings_and_results_are_replaced(run, tmp_path, capsys):
+    photo = tmp_path / "x.png"
+    Image.new("RGB", (20, 20), "red").save(photo)
+    words = ["detect", "predict", str(run.folder), str(photo), "--device", "cpu"]
+    for flags, name in ((["--out", "out"], "out/x.png"), (["--lvis-json", "x.json"], "x.json")):
+        asked = [*words, flags[0], str(tmp_path / flags[1])]
+        for _ in range(2):  # the second command replaces the file of the first
+            cli.main(asked)
+        (tmp_path / name).write_bytes(b"mine")
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(asked)
+        assert "was not written by longtail detect predict" in capsys.readouterr().err
+        assert (tmp_path / name).read_bytes() == b"mine"
+
+
 def test_an_unwritable_result_is_refused_before_predicting(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(OpenDetector, "predict", lambda *_: pytest.fail("detected"))
     (tmp_path / "file").touch()

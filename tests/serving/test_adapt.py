@@ -125,6 +125,8 @@ def test_a_known_mix_from_a_file(served, tmp_path):
         ({"class 0": -0.5, "class 1": 1.5}, "'class 0' is -0.5: a share is a number"),
         ({"class 0": float("nan")}, "a share is a number"),
         ({"class 0": "half"}, "'class 0' is half: a share is a number"),
+        ({"class 0": True}, "'class 0' is True: a share is a number"),
+        ({"class 0": 10**400}, "'class 0' is 10+: a share is a number"),
     ],
 )
 def test_a_prior_that_is_none_is_refused(served, prior, message):
@@ -243,7 +245,7 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     (tmp_path / "list.json").write_text(json.dumps(shares))
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "--prior", "list.json", "-o", "x"])
-    assert "(its JSON is no mapping but a list)" in capsys.readouterr().err.replace("\n", " ")
+    assert "(its JSON is a list, not a mapping)" in capsys.readouterr().err.replace("\n", " ")
     for line, fault in (("a,0.5\na,0.5", "'a' has two lines"), ("a,b,c", "has 3 cells, not 2")):
         (tmp_path / "p.csv").write_text(line)
         with pytest.raises(SystemExit, match="2"):

@@ -223,6 +223,9 @@ def test_a_refused_command_does_not_block_the_next_one(folder, tmp_path, capsys)
     with pytest.raises(SystemExit, match="2"):
         cli.main(["predict", *words, *out, "--sets", "0.9"])
     assert "needs a calibrated model" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["predict", *words, "--csv", "--sets", "0.9"])
+    assert not capsys.readouterr().out  # nor a header
     cli.main(["predict", *words, *out])
     assert os.listdir(tmp_path) == ["a.csv"]
 

@@ -230,7 +230,9 @@ def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
     pixels = np.asarray(Image.open(photos / "test" / "leaf" / "2.png"))
     (alone,) = model.predict([pixels])
     assert model.predict(pixels) == model.predict(torch.from_numpy(pixels.copy())) == [alone]
-    assert model.predict(pixels.transpose(2, 0, 1)) == [alone]
+    opaque = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
+    for colours in (pixels, opaque):
+        assert model.predict(colours.transpose(2, 0, 1)) == [alone]
     for prediction in model.predict(np.stack([pixels] * 2)):
         assert alike(prediction, alone)
     assert len(model.predict(pixels[..., 0])) == 1  # grey
@@ -290,7 +292,7 @@ def test_wrong_inputs_say_what_is_right(model):
     with pytest.raises(UserError, match=r"this model takes torch.uint8 \(N, 3, 12, 12\)"):
         model.logits(torch.zeros(1, 3, 12, 12))
     with pytest.raises(UserError, match="must be at least 1"):
-        model.predict([], top=0)
+        model.stream([], top=0)  # before the first image is asked for
     assert model.predict([]) == []
 
 

@@ -18,10 +18,16 @@ from longtail.core.names import count_noun
 from longtail.detection.config import DetectionConfig, Tde
 
 if TYPE_CHECKING:
+    from PIL.PngImagePlugin import PngInfo
+
     from longtail.detection.data.dataset import DetectionSet
     from longtail.detection.reopen import OpenDetector
 
 T = TypeVar("T")
+DRAWING = rb"Software\x00longtail"
+"""What every drawing contains."""
+ENTRIES = rb'\A\[(\]|\{"image_id": )'
+"""Beginning of every result file."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +126,11 @@ class DetectPredict:
         data: "DetectionSet",
     ) -> None:
         """Write all detections to an LVIS result file, and print how many."""
-        from longtail.core.files import replace_atomically
+        from longtail.core.files import check_own, replace_atomically
         from longtail.detection.average_precision import lvis_json
 
         _check_not_inputs([out], data, self.annotations)
+        check_own(out, ENTRIES, "longtail detect predict")
         detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
         with replace_atomically(out) as path:
             path.write_text(json.dumps(detections), encoding="utf-8")
@@ -133,15 +140,19 @@ class DetectPredict:
         self, finished: "OpenDetector", config: DetectionConfig, data: "DetectionSet"
     ) -> None:
         """Write drawings without and with TDE, and print how many."""
+        from longtail.core.files import check_own, replace_atomically
+
         chosen = range(len(data) if self.images else min(self.count, len(data)))
         names = _number_duplicates(data.pictures[number].path.stem for number in chosen)
         targets = [self.out / f"{name}.png" for name in names]
         _check_not_inputs(targets, data)
+        for target in targets:
+            check_own(target, DRAWING, "longtail detect predict")
         drawings = finished.compare(config, data, chosen, self.least_score)
         detections = 0
         for target, (picture, found) in zip(targets, drawings, strict=True):
-            self.out.mkdir(parents=True, exist_ok=True)  # a refused command leaves none
-            picture.save(target)
+            with replace_atomically(target) as path:
+                picture.save(path, "png", pnginfo=_sign())
             detections += found
         show(
             f"{count_noun(len(chosen), 'picture')} in {self.out} with "
@@ -168,6 +179,15 @@ class DetectPredict:
             paths = _skip_unreadable(finished, files, lambda path: open_files([path], categories))
             return open_files(paths, categories), len(paths) == len(files) and not listed.unread
         return finished.val, True
+
+
+def _sign() -> "PngInfo":
+    """Return the text chunk that tells a drawing from other images."""
+    from PIL.PngImagePlugin import PngInfo
+
+    signed = PngInfo()
+    signed.add_text("Software", "longtail")
+    return signed
 
 
 def _check_writable(folder: Path) -> None:

@@ -31,7 +31,7 @@ def explain_failure(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.filename and error.errno in _PATH:
         return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}"
     if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT:
-        return f"standard output cannot be written: {error.strerror}"
+        return f"output cannot be written: {error.strerror}"
     return None
 
 

@@ -10,6 +10,9 @@ from longtail.cli.arguments import OptionalOut
 from longtail.cli.output import print_lines, show
 from longtail.core.errors import UserError
 
+PAGE = rb"longtail methods --out"
+"""What every page of `longtail methods` contains."""
+
 
 @dataclass(frozen=True)
 class Methods:
@@ -40,7 +43,12 @@ class Methods:
             if options := listing.describe_options(self.name):
                 print_lines(["option", "default", "meaning"], options)
         elif self.out:
-            show(f"written to {listing.write(self.out)}")
+            from longtail.core.files import check_own, replace_atomically
+
+            check_own(self.out, PAGE, "longtail methods")
+            with replace_atomically(self.out) as temporary:
+                listing.write(temporary)
+            show(f"written to {self.out}")
         else:
             print_lines(listing.HEADER, map(listing.row, listing.by_year()))
             show(listing.describe_several())

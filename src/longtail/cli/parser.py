@@ -281,6 +281,8 @@ def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
     pending = list(words)
     while pending:
         word = pending.pop(0)
+        if word == "--":  # what follows is not an option
+            return [*ours, word, *pending], theirs
         flag, has_value, value = word.partition("=")
         if not flag.startswith("--") or flag in known:
             ours.append(word)

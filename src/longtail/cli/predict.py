@@ -150,13 +150,12 @@ class Predict:
     def _print(self, model: "Predictor", images: Iterable[str]) -> tuple[int, int]:
         """Print the classes of each image; return the numbers of images and of unreadable ones."""
         names, inputs = tee(images) if isinstance(images, Iterator) else (images, images)
-        lines = self._choose_lines(model)
+        lines, predictions = self._choose_lines(model), model.stream(inputs, **self._options())
         print(lines.header, end="")
         done, skipped = 0, 0
         terminal = sys.stdout.isatty()
         shown, write = sys.stderr.isatty() and not terminal, show if terminal else print
-        stream = zip(names, model.stream(inputs, **self._options()), strict=True)
-        for done, (name, prediction) in enumerate(stream, start=1):
+        for done, (name, prediction) in enumerate(zip(names, predictions, strict=True), start=1):
             if isinstance(prediction, str):
                 skipped += 1
                 _report_skipped(name, prediction)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -212,8 +213,9 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
             known = f"the classes are {list_some(classes)}"
             raise unknown_error("class in the prior", name, classes, known)
         try:
-            shares[name] = float(share)  # of numpy and torch, too
-        except (TypeError, ValueError):
+            # of numpy and torch, too; True would count as 1
+            shares[name] = math.nan if isinstance(share, bool) else float(share)
+        except (TypeError, ValueError, OverflowError):
             shares[name] = math.nan
         if not 0 <= shares[name] < math.inf:
             raise UserError(f"the prior of '{name}' is {share}: a share is a number from 0 to 1")
@@ -233,19 +235,19 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
     return values / values.sum()
 
 
-def _read_prior(path: Path) -> dict[str, float]:
+def _read_prior(path: Path) -> dict[str, Any]:
     """Read shares by class from a .json mapping, or from a .csv file of lines `class,share`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             tree = json.loads(text)
             if not isinstance(tree, dict):
-                raise ValueError(f"its JSON is no mapping but a {type(tree).__name__}")
-            return {str(name): float(share) for name, share in tree.items()}
+                raise ValueError(f"its JSON is a {type(tree).__name__}, not a mapping")
+            return tree
         return _read_lines([line for line in text.splitlines() if line.strip()])
     except OSError as error:
         raise UserError(f"the prior {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise UserError(
             f"{path} is not a prior: it needs a JSON mapping of class names to shares, or lines "
             f"CLASS,SHARE or CLASS;SHARE ({error})"

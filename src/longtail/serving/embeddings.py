@@ -23,7 +23,6 @@ import numpy as np
 import safetensors.torch
 import torch
 from lightning.fabric import Fabric
-from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.config import Config, DataConfig, MachineConfig, TrainConfig
@@ -194,7 +193,7 @@ def embed(
 
 def _write(out: Path, made: Embedder, parts: Parts) -> None:
     """Join the parts to the .npz file."""
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Any] = {}
     for name, features in made.join(parts):
         arrays[f"x_{name}"] = features.numpy()
         arrays[f"y_{name}"] = made.splits[name].labels.numpy()
@@ -206,7 +205,7 @@ def _write(out: Path, made: Embedder, parts: Parts) -> None:
     }
     arrays[ORIGIN] = np.array(json.dumps(about))
     with replace_atomically(out) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)
 
 
 def _open_run(

@@ -16,14 +16,8 @@ CPU = torch.device("cpu")
 class TorchNetwork:
     """A `ServedModel` whose head is folded at the alpha that was used last."""
 
-    def __init__(self, model: ServedModel, device: str = "auto"):
-        if device not in ("auto", "cpu", "cuda"):
-            raise unknown_error("device", device, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UserError("device cuda, but torch sees no CUDA device: use cpu")
-        cuda = device != "cpu" and torch.cuda.is_available()
-        # with its number: another thread would take a bare "cuda" for the first device
-        self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else CPU
+    def __init__(self, model: ServedModel, device: str | torch.device = "auto"):
+        self.device = device if isinstance(device, torch.device) else _choose_device(device)
         self.model = model.to(self.device)
         # a convolution is up to a half faster on weights laid out so
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -51,3 +45,14 @@ class TorchNetwork:
         if self.device.type == "cuda" and inputs.device.type == "cpu":
             inputs = inputs.pin_memory()
         return inputs.to(self.device, non_blocking=True)
+
+
+def _choose_device(name: str) -> torch.device:
+    """Return the device called auto, cpu or cuda."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise unknown_error("device", name, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda, but torch sees no CUDA device: use cpu")
+    cuda = name != "cpu" and torch.cuda.is_available()
+    # with its number: another thread would take a bare "cuda" for the first device
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else CPU

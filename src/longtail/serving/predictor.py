@@ -18,7 +18,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.data.decoding.images import Blob
-from longtail.evaluation.label_shift import LEAST_IMAGES
+from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix
 from longtail.evaluation.novelty import FALSE_ALARMS
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
@@ -109,7 +109,7 @@ class Predictor:
     def with_model(self, model: ServedModel) -> "Predictor":
         """Return a predictor of `model` on the device of this one, whose layers it may share."""
         device = self._require_network("a change of the model").device
-        return Predictor(model.about, TorchNetwork(model, device.type))
+        return Predictor(model.about, TorchNetwork(model, device))
 
     def logits(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Return logits (N, classes) of uint8 images (N, C, H, W), or of embeddings (N, D)."""
@@ -240,12 +240,16 @@ class Predictor:
     ) -> Iterator[Prediction | str]:
         """Yield a prediction for each image, in order, or the reason why it is unreadable.
 
-        The arguments are those of `predict`.
+        The arguments are those of `predict`, and are checked at once.
         """
         trust = self.trust
         check_certainty(self.about, trust, sets, false_alarms)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
-        mix = start_mix(self.about, trust) if adapt else None
+        return self._answer(images, answers, start_mix(self.about, trust) if adapt else None)
+
+    def _answer(
+        self, images: Iterable[Picture], answers: Answers, mix: RunningMix | None
+    ) -> Iterator[Prediction | str]:
         if mix is None:
             batches = self.read_batches(images)
             ranked = map_batches(lambda x: answers.rank(*self.examine(x)), batches, self._gpu)

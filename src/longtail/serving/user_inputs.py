@@ -184,7 +184,7 @@ def _to_blob(picture: Picture | Blob) -> Blob:
     if not isinstance(picture, np.ndarray):
         return Path(picture) if isinstance(picture, str) else picture
     pixels = picture
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3, 4):
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (1, 3, 4):
         pixels = pixels.transpose(1, 2, 0)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[..., 0]
