@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from longtail.serving.adapt import Adaptation
 
 
-SHOWN = 5e-5
+LEAST_CHANGE = 5e-5
 """Least change of a share that the table shows."""
 
 
@@ -81,7 +81,7 @@ def print_mix(done: "Adaptation") -> None:
             f"class mix of {count_noun(done.images, 'image')}: about the training mix to the power "
             f"{round(done.mix.strength, 2) + 0.0:.2f} (1 is the training mix, 0 uniform)"
         )
-    if (done.prior - done.before).abs().max() < SHOWN:
+    if (done.prior - done.before).abs().max() < LEAST_CHANGE:
         show("no share changed: the model already fits this class mix")
         return
     lines = []
@@ -94,6 +94,6 @@ def print_mix(done: "Adaptation") -> None:
     if more := len(classes) - len(lines):
         show(f"and {count_noun(more, 'class', 'classes')} that moved less or not at all")
     if low is not None and high is not None:
-        beyond = (done.before < low - SHOWN) | (done.before > high + SHOWN)
+        beyond = (done.before < low - LEAST_CHANGE) | (done.before > high + LEAST_CHANGE)
         if not beyond.any():
             show("no class left its interval: more images would narrow it")

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from longtail.cli.output import is_first_process
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 
@@ -23,7 +22,7 @@ Device = Annotated[
 
 def choose_folder(out: Path | None, default: str) -> Path:
     """Return `out`, or else the folder called `default`, which must not exist yet."""
-    if out is None and is_first_process() and Path(default).exists():
+    if out is None and Path(default).exists():
         raise UserError(
             f"{default} exists: pass -o {default} to replace it, or another name to keep both"
         )

@@ -9,7 +9,7 @@ import tyro
 
 from longtail.cli.arguments import OptionalOut, choose_folder
 from longtail.cli.image_arguments import list_images
-from longtail.cli.output import is_first_process, refuse_ranks, show
+from longtail.cli.output import refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun, join_names, quote_if_needed
 
@@ -69,8 +69,6 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _print_classes(done: "Extension") -> None:
-    if not is_first_process():
-        return
     for name, number in done.photographs.items():
         near = join_names(done.neighbours[name])
         known = f"{done.recognised[name]:,} recognised"

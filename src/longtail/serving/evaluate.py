@@ -25,7 +25,7 @@ from longtail.data.kinds import is_named
 from longtail.data.load import open_evaluated
 from longtail.evaluation.alpha import explain_choice
 from longtail.evaluation.label_metrics import Thresholds, measure_labels
-from longtail.evaluation.metrics import measure
+from longtail.evaluation.metrics import Metrics, measure
 from longtail.evaluation.result import ClassifierResult, short_name
 from longtail.methods.base import Auto
 from longtail.nn.heads import check_alpha
@@ -44,6 +44,8 @@ SUFFIXES = (".safetensors", ".onnx", ".pt2", ".pt", ".pth", ".pkl", ".ckpt")
 """Suffixes of model files; those that `load_model` refuses have its explanation."""
 SHOWN = 10
 """Classes or files that a warning names."""
+Measured = tuple[Metrics, dict[str, int], dict[str, str]]
+"""Metrics; how often each unknown class or label occurs; and why each unreadable file is so."""
 
 
 def evaluate(
@@ -180,10 +182,26 @@ def _compare_names(names: Sequence[str], classes: Sequence[str]) -> str:
 
 def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
     """Evaluate the model called `name` on the rows of `part` whose class it knows."""
-    if predictor.about.thresholds is not None:
-        return _evaluate_labels(predictor, name, part)
-    if part.multi_label:
+    several_labels = predictor.about.thresholds is not None
+    if part.multi_label and not several_labels:
         raise UserError(f"{part.name} has several labels per image, and {name} gives only one")
+    measure_rows = _measure_labels if several_labels else _measure_classes
+    metrics, unknown, unreadable = measure_rows(predictor, part)
+    evaluation = ModelEvaluation(
+        model=name,
+        data=short_name(part.name),
+        evaluated_on=part.evaluated_on,
+        alpha=predictor.alpha,
+        metrics=metrics,
+        unknown=unknown,
+        unreadable=unreadable | dict.fromkeys(part.missing, "it does not exist"),
+    )
+    _log_left_out(evaluation, several_labels=several_labels)
+    return evaluation
+
+
+def _measure_classes(predictor: Predictor, part: EvaluatedPart) -> Measured:
+    """Measure the rows of `part` whose class the model knows."""
     numbers = {each: number for number, each in enumerate(predictor.classes)}
     names = part.class_names()
     unknown = dict(Counter(each for each in names if each not in numbers))
@@ -195,22 +213,12 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
     labels = [numbers[names[row]] for place, row in enumerate(kept) if place not in unreadable]
     counts = ClassCounts(predictor.about.counts)
     trust = predictor.about.trust if predictor.trust else None
-    evaluation = ModelEvaluation(
-        model=name,
-        data=short_name(part.name),
-        evaluated_on=part.evaluated_on,
-        alpha=predictor.alpha,
-        metrics=measure(logits, torch.tensor(labels), counts, predictor.classes, trust),
-        unknown=unknown,
-        unreadable={known.part.describe(place): why for place, why in unreadable.items()}
-        | dict.fromkeys(part.missing, "it does not exist"),
-    )
-    _log_left_out(evaluation)
-    return evaluation
+    metrics = measure(logits, torch.tensor(labels), counts, predictor.classes, trust)
+    return metrics, unknown, _describe_rows(known, unreadable)
 
 
-def _evaluate_labels(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
-    """Evaluate a model of several labels on all rows of `part`, without labels it does not know."""
+def _measure_labels(predictor: Predictor, part: EvaluatedPart) -> Measured:
+    """Measure all rows of `part` by several labels each, without labels that are unknown."""
     numbers, sets = {each: n for n, each in enumerate(predictor.classes)}, part.label_sets()
     unknown = dict(Counter(each for names in sets for each in names if each not in numbers))
     labels = torch.zeros(len(sets), len(numbers), dtype=torch.bool)
@@ -223,18 +231,13 @@ def _evaluate_labels(predictor: Predictor, name: str, part: EvaluatedPart) -> Mo
     assert predictor.thresholds is not None
     thresholds = Thresholds(predictor.thresholds, "model")
     counts = ClassCounts(predictor.about.counts)
-    evaluation = ModelEvaluation(
-        model=name,
-        data=short_name(part.name),
-        evaluated_on=part.evaluated_on,
-        alpha=predictor.alpha,
-        metrics=measure_labels(logits, labels[readable], counts, predictor.classes, thresholds),
-        unknown=unknown,
-        unreadable={part.part.describe(place): why for place, why in unreadable.items()}
-        | dict.fromkeys(part.missing, "it does not exist"),
-    )
-    _log_left_out(evaluation, several_labels=True)
-    return evaluation
+    metrics = measure_labels(logits, labels[readable], counts, predictor.classes, thresholds)
+    return metrics, unknown, _describe_rows(part, unreadable)
+
+
+def _describe_rows(part: EvaluatedPart, reasons: Mapping[int, str]) -> dict[str, str]:
+    """Name the rows of `reasons` by their files."""
+    return {part.part.describe(place): reason for place, reason in reasons.items()}
 
 
 def _no_class_error(

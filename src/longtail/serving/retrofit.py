@@ -59,7 +59,7 @@ class Retrofit:
     evaluated_on: str
     """Part of the data that `before` and `after` were measured on."""
     mean_cos: float
-    """Mean of cos(x, d) over the training images."""
+    """Mean of cos(x, d) over the training images, without those that chose alpha."""
     path: Mapping[float, Accuracy]
     """Accuracy at each alpha, on the part that alpha was chosen on."""
     before: Accuracy
