@@ -20,7 +20,7 @@ from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.evaluation.alpha import RULES
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+CIFAR100 = Path(__file__).parents[3] / "shared" / "data" / "cifar100-lt"
 
 
 def longtail(capsys, *words: str) -> str:
@@ -479,7 +479,7 @@ def test_alphas():
     assert parse_alphas("0,1.5") == [0, 1.5]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")
+@pytest.mark.skipif(not CIFAR100.is_dir(), reason="needs the real images of ../shared/data")
 def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
     """One epoch on the CPU, with a small network and small images to keep the test short.
 
@@ -488,9 +488,7 @@ def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
     """
     place, out = tmp_path / "cifar100-lt", tmp_path / "cifar"
     place.mkdir()
-    train, test = (
-        pq.read_table(SHARED / "cifar100-lt" / f"{p}.parquet") for p in ("train", "test")
-    )
+    train, test = (pq.read_table(CIFAR100 / f"{part}.parquet") for part in ("train", "test"))
     labels = np.array(train["label"])
     first = np.concatenate([np.flatnonzero(labels == c)[:100] for c in range(100)])
     pq.write_table(train.take(np.sort(first)), place / "train.parquet")

@@ -154,11 +154,10 @@ class TestOtherData:
             lt.evaluate(run, folder)
 
     def test_data_in_memory(self, place, run, tmp_path):
-        pandas = pytest.importorskip("pandas")
         folder = place / "other" / "test"
         expected = lt.evaluate(run, folder).to_json()
         files = sorted(folder.rglob("*.png"))
-        frame = pandas.DataFrame({"path": map(str, files), "label": [f.parent.name for f in files]})
+        frame = pd.DataFrame({"path": map(str, files), "label": [f.parent.name for f in files]})
         pixels = [path.read_bytes() for path in files], [path.parent.name for path in files]
         frame.to_csv(tmp_path / "rows.csv", index=False)
         for other in (frame, {"test": frame}, pixels, tmp_path / "rows.csv"):

@@ -269,10 +269,9 @@ def unusual_tensors():
 @pytest.mark.filterwarnings("ignore")
 def test_unusual_tensors_of_a_checkpoint_are_refused(tmp_path):
     for kind, tensor in unusual_tensors():
-        torch.save({"fc.weight": tensor}, tmp_path / "x.pth")
-        with pytest.raises(UserError, match="x.pth"):
-            read_state(tmp_path / "x.pth")
-        assert kind
+        torch.save({"fc.weight": tensor}, tmp_path / f"{kind}.pth")
+        with pytest.raises(UserError, match=f"{kind}.pth"):
+            read_state(tmp_path / f"{kind}.pth")
 
 
 @pytest.mark.parametrize(
