@@ -33,7 +33,8 @@ from longtail.reporting.figures import (
     simulated,
     style,
 )
-from longtail.reporting.figures.groups import group_results, rank_classes
+from longtail.reporting.figures.groups import group_results
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run

@@ -13,6 +13,7 @@ from longtail.data.inspection import Inspection
 from longtail.data.label_sets import describe_sizes
 from longtail.data.overview import SPLITS
 from longtail.evaluation.growth import ClassOutlook
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.outlook import RunOutlook
 
 WIDTH = 80
@@ -86,7 +87,7 @@ def describe_images(inspection: Inspection) -> str:
 
 def draw_bars(names: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
     """Draw a bar for each class, the largest first; of a long tail its head, middle and end."""
-    order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
+    order = rank_classes(counts)
     if len(order) <= MOST_BARS:
         blocks = [order]
     else:

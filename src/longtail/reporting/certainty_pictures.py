@@ -5,6 +5,7 @@ Each is an SVG to place into a page. Colours are CSS variables with fallbacks, a
 
 from collections.abc import Sequence
 
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.tail_picture import AXIS, COLOURS, MOST, TEXT
 
 SIDE, LEFT, BOTTOM, TOP = 230, 34, 36, 18
@@ -56,8 +57,7 @@ def draw_coverage(
     per_class: Sequence[float | None], counts: Sequence[int], splits: Sequence[str], level: float
 ) -> str:
     """Draw the coverage of each class in percent, from the most to the fewest training images."""
-    order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
-    order = [number for number in order if per_class[number] is not None]
+    order = [c for c in rank_classes(counts) if per_class[c] is not None]
     each = max(1, -(-len(order) // MOST))  # classes that share a bar
     bars = [order[start : start + each] for start in range(0, len(order), each)]
     width, lines = 100 / max(1, len(bars)), []

@@ -14,7 +14,8 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas
 from longtail.reporting.figures.canvas import RANK, Spread
-from longtail.reporting.figures.groups import Group, group_results, rank_classes, read_same_data
+from longtail.reporting.figures.groups import Group, group_results, read_same_data
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source, StoredResult, check_equal, read_all
 
 if TYPE_CHECKING:

@@ -67,8 +67,3 @@ def group_results(found: Sequence[StoredResult]) -> list[Group]:
 def list_swept(results: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """List the results that have figures at several alphas."""
     return tuple(result for result in results if len(result["sweep"]) > 1)
-
-
-def rank_classes(counts: Sequence[int]) -> list[int]:
-    """Order classes from most to fewest training images."""
-    return sorted(range(len(counts)), key=lambda c: -counts[c])

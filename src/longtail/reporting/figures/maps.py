@@ -17,8 +17,9 @@ from longtail.core.errors import UserError
 from longtail.core.names import shorten
 from longtail.data.base import Data
 from longtail.reporting.figures import canvas
-from longtail.reporting.figures.groups import rank_classes, read_same_data, require_single_labels
+from longtail.reporting.figures.groups import read_same_data, require_single_labels
 from longtail.reporting.gradcam import compactness, compute_maps
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source
 from longtail.runs.own_data import OwnData
 from longtail.runs.reopen import reopen
