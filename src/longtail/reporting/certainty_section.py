@@ -16,15 +16,15 @@ SETS = ["coverage", "many", "medium", "few", "classes in a set", "median"]
 def render_certainty(groups: Sequence[Group], best: Group) -> str:
     """Render the section for runs that report their certainty; empty if none does.
 
-    The pictures show the first seed of the `best` group, or of the first group with a calibration.
+    The pictures show the first seed of the `best` group or, if only others have a calibration, of
+    the first of those.
     """
     known = [g for g in groups if all(run.result.get("reliability") for run in g)]
     if not known:
         return ""
     calibrated = [group for group in known if all("answers" in run.result for run in group)]
-    shown = best if best in calibrated else (calibrated or known)[0]
-    if not calibrated and best in known:
-        shown = best
+    candidates = calibrated or known
+    shown = best if best in candidates else candidates[0]
     return template("certainty.html.j2").render(
         error_header=["method", *ERRORS],
         errors=[row for group in known for row in _tabulate_errors(group)],
