@@ -34,7 +34,8 @@ from longtail.reporting.figures import (
     style,
 )
 from longtail.reporting.figures.groups import group_results
-from longtail.reporting.head_to_tail import rank_classes
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
+from longtail.reporting.template import source
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -757,14 +758,24 @@ def parts_of(colour: str) -> list[float]:
     return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
 
-def test_lines_stand_out_on_white_and_on_the_dark_page():
-    from longtail.reporting.template import source
+def read_schemes() -> list[dict[str, str]]:
+    """Return the variables of pages on light and on dark screens."""
+    roots = re.findall(r":root {(.*?)}", source("style.css"), re.DOTALL)
+    return [dict(re.findall(r"--(\w+): ([^;]+);", root)) for root in roots[:2]]
 
-    (dark,) = re.findall(
-        r"@media \(prefers-color-scheme: dark\) {\s*:root {(.*?)}", source("style.css")
-    )
-    ground = parts_of(re.search(r"--paper: (#\w{6})", dark)[1])
-    kept = int(re.search(r"--kept: (\d+)%", dark)[1]) / 100
+
+def test_splits_have_the_same_colours_on_pages_and_in_figures():
+    light, _ = read_schemes()
+    assert {name: light[name] for name in COLOURS} == COLOURS
+    assert {name: style.SPLITS[name][0] for name in COLOURS} == COLOURS
+
+
+def test_lines_stand_out_on_white_and_on_the_dark_page():
+    _, dark = read_schemes()
+    ground, kept = parts_of(dark["paper"]), int(dark["kept"].rstrip("%")) / 100
     for colour in [*(colour for colour, _ in style.METHODS.values()), *style.PALETTE]:
         assert contrast(parts_of(colour), [1, 1, 1]) >= 3
         assert contrast([kept * c + 1 - kept for c in parts_of(colour)], ground) >= 3
+    for split, colour in COLOURS.items():
+        assert contrast(parts_of(colour), [1, 1, 1]) >= 3
+        assert contrast(parts_of(dark[split]), ground) >= 3

@@ -13,9 +13,9 @@ from longtail.data.overview import SPLITS
 from longtail.evaluation.result import short_name
 from longtail.reporting import audit_text
 from longtail.reporting.growth_picture import draw_growth
-from longtail.reporting.head_to_tail import rank_classes
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
 from longtail.reporting.outlook import RunOutlook
-from longtail.reporting.tail_picture import COLOURS, draw_tail
+from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import encode_jpeg, source, template
 
 MOST_ITEMS = 200

@@ -5,8 +5,8 @@ Each is an SVG to place into a page. Colours are CSS variables with fallbacks, a
 
 from collections.abc import Sequence
 
-from longtail.reporting.head_to_tail import rank_classes
-from longtail.reporting.tail_picture import AXIS, COLOURS, MOST, TEXT
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
+from longtail.reporting.tail_picture import AXIS, MOST, TEXT
 
 SIDE, LEFT, BOTTOM, TOP = 230, 34, 36, 18
 """Pixels of a square, and of the margins for its axes; 390 pixels of a phone hold it."""

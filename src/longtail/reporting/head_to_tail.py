@@ -1,6 +1,9 @@
-"""The order of classes on pages and in figures."""
+"""The order of classes and the colours of their splits, on pages and in figures."""
 
 from collections.abc import Sequence
+
+COLOURS = {"many": "#0072b2", "medium": "#009e73", "few": "#d55e00"}
+"""Colours on a light page; the dark one has lighter ones of its own in `style.css`."""
 
 
 def rank_classes(counts: Sequence[int]) -> list[int]:

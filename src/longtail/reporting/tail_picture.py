@@ -10,9 +10,8 @@ from html import escape
 
 from longtail.core.names import shorten
 from longtail.data.base import FEW_BELOW, MANY_ABOVE, ClassCounts
-from longtail.reporting.head_to_tail import rank_classes
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
 
-COLOURS = {"many": "#0072b2", "medium": "#d98c00", "few": "#b5487c"}
 HEIGHT, TOP, BOTTOM = 240, 16, 24
 """Pixels of the picture, above the bars and below them."""
 MOST = 300
