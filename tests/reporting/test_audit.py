@@ -232,6 +232,15 @@ def test_names_cannot_steer_the_terminal_or_the_page(photos: Folder) -> None:
     json.dumps(audit.to_json()).encode()
 
 
+def test_names_of_missing_images_cannot_steer_either(photos: Folder) -> None:
+    rows = [f"{path.relative_to(photos.root)},{path.parent.name}" for path in photos.files()]
+    table = photos.root / "t.csv"
+    table.write_text("\n".join(["path,label", *rows, "\x1b[31m.png,a"]))
+    audit = lt.audit(table)
+    for shown in (str(audit), audit.to_html(), audit._repr_html_()):
+        assert "\x1b" not in shown and "\\x1b[31m.png" in shown
+
+
 def test_arrays_and_embeddings_have_no_images(tmp_path: Path) -> None:
     x = np.random.RandomState(0).randn(12, 5).astype(np.float32)
     x[7], x[4, 1] = x[2], np.nan

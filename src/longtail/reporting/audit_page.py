@@ -76,8 +76,8 @@ def _describe(
 ) -> dict[str, Any]:
     """Return what the template shows of a finding."""
     return {
-        "summary": finding.summary,
-        "advice": finding.advice,
+        "summary": make_printable(finding.summary),
+        "advice": make_printable(finding.advice),
         "more": max(0, len(finding.items) - MOST_ITEMS),
         "items": [
             (

@@ -117,7 +117,7 @@ def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> It
     number = 0
     for number, finding in enumerate(findings, start=1):
         yield ""
-        yield f"{number}. {finding.summary}"
+        yield f"{number}. {make_printable(finding.summary)}"
         for item in finding.items[:MOST_ITEMS]:
             yield from _wrap(describe_item(inspection, finding, item), "   - ", "     ")
         if (more := len(finding.items) - MOST_ITEMS) > 0:
