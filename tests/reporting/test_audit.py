@@ -410,13 +410,16 @@ def test_a_long_tail_shows_its_head_middle_and_end(tmp_path: Path) -> None:
     y = np.repeat(np.arange(60), np.arange(60, 0, -1))
     x = np.random.RandomState(0).randn(len(y), 3).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x, y=y)
-    bars = [line for line in str(lt.audit(tmp_path / "x.npz")).splitlines() if "█" in line]
+    audit = lt.audit(tmp_path / "x.npz")
+    bars = [line for line in str(audit).splitlines() if "█" in line]
     assert [int(bar.split()[0]) for bar in bars] == [
         *range(13),
         *range(23, 36),
         *range(47, 60),
     ]
     assert bars[0].count("█") == 80 - 2 - 2 - 2
+    for shown in (str(audit), audit.to_html()):
+        assert "41 classes: 0, 1, 2, 3, 4, 5, 6, 7 and 33 more" in shown
 
 
 def test_a_run_beside_the_data_names_the_classes_that_would_gain(tmp_path: Path, capsys) -> None:
