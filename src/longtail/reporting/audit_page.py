@@ -18,7 +18,7 @@ from longtail.reporting.outlook import RunOutlook
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import encode_jpeg, source, template
 
-MOST_ITEMS = 200
+MOST_ITEMS_ON_PAGE = 200
 """Items of a finding that the page lists."""
 MOST_PICTURED = 20
 """Items of a finding that the page shows thumbnails of."""
@@ -78,13 +78,13 @@ def _describe(
     return {
         "summary": make_printable(finding.summary),
         "advice": make_printable(finding.advice),
-        "more": max(0, len(finding.items) - MOST_ITEMS),
+        "more": max(0, len(finding.items) - MOST_ITEMS_ON_PAGE),
         "items": [
             (
                 audit_text.describe_item(inspection, finding, item),
                 [thumbnails[row] for row in item.rows[:MOST_ROWS] if row in thumbnails],
             )
-            for item in finding.items[:MOST_ITEMS]
+            for item in finding.items[:MOST_ITEMS_ON_PAGE]
         ],
     }
 

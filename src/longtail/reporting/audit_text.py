@@ -20,10 +20,13 @@ WIDTH = 80
 NAME_WIDTH = 30
 """Letters of a class name before a bar."""
 MOST_BARS = 40
+"""Classes of the longest tail that is drawn whole."""
 SHOWN_BARS = 13
 """Bars of the head, the middle and the end of a longer tail."""
-MOST_ITEMS = 5
+MOST_ITEMS_IN_TEXT = 5
+"""Items of a finding that the text lists."""
 MOST_NAMES = 8
+"""Classes that text and page name: of a split, with the largest gains, and far below the curve."""
 
 
 def describe_data(inspection: Inspection) -> Iterator[str]:
@@ -118,9 +121,9 @@ def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> It
     for number, finding in enumerate(findings, start=1):
         yield ""
         yield f"{number}. {make_printable(finding.summary)}"
-        for item in finding.items[:MOST_ITEMS]:
+        for item in finding.items[:MOST_ITEMS_IN_TEXT]:
             yield from _wrap(describe_item(inspection, finding, item), "   - ", "     ")
-        if (more := len(finding.items) - MOST_ITEMS) > 0:
+        if (more := len(finding.items) - MOST_ITEMS_IN_TEXT) > 0:
             yield f"   ... and {more:,} more (all of them: --json)"
         yield from _wrap(make_printable(finding.advice), "   > ", "     ")
     if not number:
