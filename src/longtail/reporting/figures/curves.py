@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BASIS = 0.98
 """Momentum from which fig:1(c) measures changes."""
-Path = dict[float, dict[str, Spread]]
+SplitPath = dict[float, dict[str, Spread]]
 """Value of alpha or momentum -> split -> mean and deviation over seeds."""
 
 
@@ -72,7 +72,7 @@ def _keep_swept(group: Group) -> Group:
     return replace(group, label=label, results=swept)
 
 
-def collect_alpha_path(group: Group) -> Path:
+def collect_alpha_path(group: Group) -> SplitPath:
     """Collect the split accuracies at each alpha that all sweeps share."""
     sweeps = [r["sweep"] for r in group.results]
     return {
@@ -139,11 +139,11 @@ def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
     return found
 
 
-def compute_momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
+def compute_momentum_path(results: Sequence[Mapping[str, Any]]) -> SplitPath:
     """Compute the change of each split in percent, each seed relative to itself at `BASIS`."""
     basis = {r["seed"]: r for r in results if r["momentum"] == BASIS}
     paired = [(r, basis[r["seed"]]) for r in results if r["seed"] in basis]
-    path: Path = {mu: {} for mu in sorted({r["momentum"] for r in results})}
+    path: SplitPath = {mu: {} for mu in sorted({r["momentum"] for r in results})}
     for mu, split in product(path, tables.SPLITS):
         pairs = [(r[split], b[split]) for r, b in paired if r["momentum"] == mu]
         path[mu][split] = tables.spread([100 * (own / base - 1) for own, base in pairs if base])
