@@ -64,7 +64,7 @@ def runs(tmp_path_factory, data) -> list[Run]:
 def plain_simulations(monkeypatch) -> None:
     """Empty axes in place of the figures without runs, which take longest and have own tests."""
     for name in figures.SIMULATED:
-        monkeypatch.setitem(figures.FIGURES, name, lambda _: canvas.panels(1))
+        monkeypatch.setitem(figures.FIGURES, name, lambda _: canvas.make_panels(1))
 
 
 def committed(*methods: str) -> list[Path]:
@@ -288,7 +288,7 @@ class TestDrawn:
             (6, [1, 2, 3, 4, 5, 6]),
             (1, [1]),
         ):
-            (axes,) = canvas.panels(1).axes
+            (axes,) = canvas.make_panels(1).axes
             canvas.set_rank_axis(axes, classes_, "rank")
             assert axes.get_xticks().tolist() == wanted
         (axes, _) = figures.draw_class_rank(committed("baseline")).axes
@@ -711,14 +711,14 @@ class TestStyle:
     def test_the_papers_methods_look_the_same_in_every_figure(self):
         others = [f"another-{number}" for number in range(20)]
         names = list(style.METHODS)
-        assert style.styles([*others, *names])[20:] == list(style.METHODS.values())
+        assert style.choose_looks([*others, *names])[20:] == list(style.METHODS.values())
         assert {colour for colour, _ in style.METHODS.values()}.isdisjoint(style.PALETTE)
         assert {dash for _, dash in style.METHODS.values()} <= set(style.DASHES)
         assert tuple(style.SPLITS) == tables.SPLITS
 
     def test_a_method_unknown_to_this_module_gets_a_look_of_its_own(self):
-        alone = style.styles(["invented-today"])
-        assert alone == style.styles(["baseline", "invented-today", "deconfound-tde"])[1:2]
+        alone = style.choose_looks(["invented-today"])
+        assert alone == style.choose_looks(["baseline", "invented-today", "deconfound-tde"])[1:2]
         (colour, dash) = alone[0]
         assert colour in style.PALETTE and dash == ""
 
@@ -730,16 +730,16 @@ class TestStyle:
             [f"another-{number}" for number in range(40)],
             ["baseline", *["another-0"] * 9, *["deconfound-tde"] * 9, "another-1"],
         ):
-            assert len(set(style.styles(names))) == len(names)
-        assert len(style.styles(["another-0"] * 50)) == 50  # looks repeat then
+            assert len(set(style.choose_looks(names))) == len(names)
+        assert len(style.choose_looks(["another-0"] * 50)) == 50  # looks repeat then
 
     def test_lines_of_one_method_share_its_colour(self):
         names = ["another-0", "another-1", "another-0", "deconfound", "deconfound"]
-        looks = style.styles(names)
+        looks = style.choose_looks(names)
         assert looks[0][0] == looks[2][0] != looks[1][0] and looks[3][0] == looks[4][0]
 
     def test_ten_methods_have_ten_colours(self):
-        looks = style.styles(f"another-{number}" for number in range(10))
+        looks = style.choose_looks(f"another-{number}" for number in range(10))
         assert {colour for colour, _ in looks} == set(style.PALETTE)
 
 

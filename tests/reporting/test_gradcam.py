@@ -179,11 +179,11 @@ def test_backbones_are_rows_of_their_own_and_empty_maps_are_counted():
 def test_compactness_by_hand():
     level, peak, ramp = torch.ones(4, 5), torch.zeros(4, 5), torch.arange(20.0).view(4, 5)
     peak[2, 3] = 7.0
-    shares = gradcam.compactness(torch.stack([level, peak, ramp, torch.zeros(4, 5)]))
+    shares = gradcam.compute_compactness(torch.stack([level, peak, ramp, torch.zeros(4, 5)]))
     assert shares[:3].tolist() == pytest.approx([0.1, 1.0, (19 + 18) / 190])
     assert math.isnan(shares[3])
-    by_part = gradcam.compactness(torch.tensor([[[4.0, 3.0], [2.0, 1.0]]]))  # 0.4 of one place
-    assert by_part.tolist() == pytest.approx([0.4 * 4 / 10])
+    small = torch.tensor([[[4.0, 3.0], [2.0, 1.0]]])  # a tenth is 0.4 of one place
+    assert gradcam.compute_compactness(small).tolist() == pytest.approx([0.4 * 4 / 10])
 
 
 def test_a_test_set_is_measured_by_split(tmp_path):
@@ -193,7 +193,7 @@ def test_a_test_set_is_measured_by_split(tmp_path):
     assert opened.evaluation.head.alpha == run.result["alpha"] == 1.0
     found = gradcam.measure(opened)
     maps = gradcam.compute_maps(opened, data.test)
-    shares = [float(s) for s in 100 * gradcam.compactness(maps)]
+    shares = [float(s) for s in 100 * gradcam.compute_compactness(maps)]
     present = [s for s in shares if not math.isnan(s)]
     assert found.images == 15 and found.empty == 15 - len(present)
     assert found.overall == pytest.approx(sum(present) / len(present))

@@ -30,13 +30,13 @@ SplitPath = dict[float, dict[str, Spread]]
 def draw_alpha(sources: Sequence[Source]) -> "Figure":
     """Draw split accuracies against alpha, one panel for each training (fig:3)."""
     groups = select_trainings(group_results(read_same_data(sources)))
-    figure = canvas.panels(len(groups))
+    figure = canvas.make_panels(len(groups))
     for axes, group in zip(figure.axes, groups, strict=True):
         path = collect_alpha_path(group)
         for split, look in style.SPLITS.items():
             figures = [point[split] for point in path.values()]
             if any(figures):
-                canvas.line(axes, list(path), figures, look, split)
+                canvas.draw_line(axes, list(path), figures, look, split)
         for own in sorted({r["alpha"] for r in group.results if r["alpha"]}):
             axes.axvline(own, color="#999999", linewidth=0.8, linestyle=":")
         axes.set(title=group.label, xlabel="alpha (dotted: the run's own)", ylabel=group.measure)
@@ -90,7 +90,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
     equally far. The legends show the accuracy at momentum 0.98.
     """
     fixed = group_settings([item.result for item in read_same_data(sources)])
-    figure = canvas.panels(len(fixed), size=(3.4, 2.9))
+    figure = canvas.make_panels(len(fixed), size=(3.4, 2.9))
     for axes, (title, results) in zip(figure.axes, fixed.items(), strict=True):
         path = compute_momentum_path(results)
         windows = [1 / (1 - mu) for mu in path]
@@ -99,7 +99,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
             figures = [point[split] for point in path.values()]
             if any(figures):
                 label = f"{split}: {tables.format_figure(basis[split])} %"
-                canvas.line(axes, windows, figures, style.SPLITS[split], label, marker="o")
+                canvas.draw_line(axes, windows, figures, style.SPLITS[split], label, marker="o")
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks(windows, [f"{mu:g}" for mu in path])

@@ -60,7 +60,7 @@ def group_results(found: Sequence[StoredResult]) -> list[Group]:
     if not found:
         raise UserError("this figure needs at least one run: pass run folders or result files")
     groups = tables.group_seeds(item.result for item in found)
-    looks = style.styles(group.results[0]["method"] for group in groups)
+    looks = style.choose_looks(group.results[0]["method"] for group in groups)
     return [Group(g.label, g.results, look) for g, look in zip(groups, looks, strict=True)]
 
 

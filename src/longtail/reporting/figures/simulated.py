@@ -48,7 +48,7 @@ class SimulatedDecision:
 @canvas.apply_style
 def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     """Draw the 1-D example of conventional, re-balanced and TDE classification (spfig:2)."""
-    figure = canvas.panels(2, 2, size=(3.4, 1.9))
+    figure = canvas.make_panels(2, 2, size=(3.4, 1.9))
     for axes, found in zip(figure.axes, simulate_decisions(), strict=True):
         low, high = np.percentile([found.head, found.tail], [0.2, 99.8])
         edges = np.linspace(low, high, 40).tolist()
@@ -144,7 +144,7 @@ class Gradients:
 @canvas.apply_style
 def draw_gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
     """Draw two classes' gradients, their mean, and where momentum points (Appendix A)."""
-    figure = canvas.panels(2, size=(3.0, 2.7))
+    figure = canvas.make_panels(2, size=(3.0, 2.7))
     for axes, found in zip(figure.axes, map(simulate_gradients, ((50, 50), (99, 1))), strict=True):
         a = found.images[0]
         axes.plot(*found.each[:a].T, ".", color=HEAD, ms=4, label="gradients, class A")

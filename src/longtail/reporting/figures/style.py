@@ -36,7 +36,7 @@ SPLITS: dict[str, Look] = {
 }
 
 
-def styles(methods: Iterable[str]) -> list[Look]:
+def choose_looks(methods: Iterable[str]) -> list[Look]:
     """Choose the looks of the lines of one figure, one for each method in `methods`.
 
     Lines of the same method share its colour and differ in their dashes. A method outside
