@@ -1,4 +1,7 @@
-"""The order of classes and the colours of their splits, on pages and in figures."""
+"""The order of classes and the colours of their splits, on pages and in figures.
+
+An audit needs both; it does not import `figures`, which loads the whole training code.
+"""
 
 from collections.abc import Sequence
 
