@@ -232,6 +232,15 @@ def test_names_cannot_steer_the_terminal_or_the_page(photos: Folder) -> None:
     json.dumps(audit.to_json()).encode()
 
 
+def test_names_of_missing_images_cannot_steer_either(photos: Folder) -> None:
+    rows = [f"{path.relative_to(photos.root)},{path.parent.name}" for path in photos.files()]
+    table = photos.root / "t.csv"
+    table.write_text("\n".join(["path,label", *rows, "\x1b[31m.png,a"]))
+    audit = lt.audit(table)
+    for shown in (str(audit), audit.to_html(), audit._repr_html_()):
+        assert "\x1b" not in shown and "\\x1b[31m.png" in shown
+
+
 def test_arrays_and_embeddings_have_no_images(tmp_path: Path) -> None:
     x = np.random.RandomState(0).randn(12, 5).astype(np.float32)
     x[7], x[4, 1] = x[2], np.nan
@@ -401,13 +410,16 @@ def test_a_long_tail_shows_its_head_middle_and_end(tmp_path: Path) -> None:
     y = np.repeat(np.arange(60), np.arange(60, 0, -1))
     x = np.random.RandomState(0).randn(len(y), 3).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x, y=y)
-    bars = [line for line in str(lt.audit(tmp_path / "x.npz")).splitlines() if "█" in line]
+    audit = lt.audit(tmp_path / "x.npz")
+    bars = [line for line in str(audit).splitlines() if "█" in line]
     assert [int(bar.split()[0]) for bar in bars] == [
         *range(13),
         *range(23, 36),
         *range(47, 60),
     ]
     assert bars[0].count("█") == 80 - 2 - 2 - 2
+    for shown in (str(audit), audit.to_html()):
+        assert "41 classes: 0, 1, 2, 3, 4, 5, 6, 7 and 33 more" in shown
 
 
 def test_a_run_beside_the_data_names_the_classes_that_would_gain(tmp_path: Path, capsys) -> None:

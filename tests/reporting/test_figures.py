@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.path import Path as MatplotlibPath
 
 import reference
-from helpers import numbers_in, tiny_config, tiny_data
+from helpers import read_page, tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.cli.figure import find_sources
 from longtail.core.errors import UserError
@@ -33,7 +33,9 @@ from longtail.reporting.figures import (
     simulated,
     style,
 )
-from longtail.reporting.figures.groups import group_results, rank_classes
+from longtail.reporting.figures.groups import group_results
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
+from longtail.reporting.template import source
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -62,7 +64,7 @@ def runs(tmp_path_factory, data) -> list[Run]:
 def plain_simulations(monkeypatch) -> None:
     """Empty axes in place of the figures without runs, which take longest and have own tests."""
     for name in figures.SIMULATED:
-        monkeypatch.setitem(figures.FIGURES, name, lambda _: canvas.panels(1))
+        monkeypatch.setitem(figures.FIGURES, name, lambda _: canvas.make_panels(1))
 
 
 def committed(*methods: str) -> list[Path]:
@@ -286,7 +288,7 @@ class TestDrawn:
             (6, [1, 2, 3, 4, 5, 6]),
             (1, [1]),
         ):
-            (axes,) = canvas.panels(1).axes
+            (axes,) = canvas.make_panels(1).axes
             canvas.set_rank_axis(axes, classes_, "rank")
             assert axes.get_xticks().tolist() == wanted
         (axes, _) = figures.draw_class_rank(committed("baseline")).axes
@@ -655,31 +657,44 @@ def by_momentum(lr) -> dict[float, dict[str, list[float]]]:
 class TestVerdicts:
     """The numbers of docs/figures.md are those of the result files."""
 
-    page = numbers_in((ROOT / "docs/figures.md").read_text())
+    page = read_page(ROOT / "docs/figures.md")
 
     def test_of_momentum(self):
         panels = [by_momentum(lambda mu: 0.2), by_momentum(lambda mu: 2 * (1 - mu))]
-        changes, points = [], []
+        changes, moves = [], []
         for panel in panels:
             for split in ("few", "many"):
                 pairs = zip(panel[0.9][split], panel[0.98][split], strict=True)
-                changes.append(statistics.fmean(100 * (r / b - 1) for r, b in pairs))
+                changes.append(f"{statistics.fmean(100 * (r / b - 1) for r, b in pairs):.0f} %")
             for split in ("many", "medium", "few"):
                 means = [statistics.fmean(at[split]) for at in panel.values()]
-                points += [min(means), max(means)]
-        assert {f"{change:.0f}" for change in changes} <= self.page
-        assert {f"{mean:.1f}" for mean in points} <= self.page
-        for mu in (0, 0.98):
-            shown = tables.format_figure(tables.spread(panels[1][mu]["few"]))
-            assert set(shown.split(" ± ")) <= self.page
+                moves.append(f"{min(means):.1f} to {max(means):.1f}")
+        few, many, *fixed = changes
+        sentence = f"at mu 0.9 few are {few} higher and many {many} at a fixed rate, "
+        assert f"{sentence}{' and '.join(fixed)} with lr / (1 - mu) fixed." in self.page
+        way = "many move from {}, medium from {} and few from {}"
+        ways = [way.format(*moves[:3]), way.format(*moves[3:])]
+        sentence = f"to the best, {ways[0]} at a fixed rate. With lr / (1 - mu) fixed, {ways[1]} ("
+        assert sentence in self.page
+        none, most = (tables.format_figure(tables.spread(panels[1][mu]["few"])) for mu in (0, 0.98))
+        sentence = f"without any momentum few are at {none}, no better than the {most} of mu 0.98."
+        assert sentence in self.page
 
-    def test_of_feature_lengths_at_every_momentum(self):
-        shorter = set()
-        for path in (ROOT / "results/momentum").rglob("*.json"):
-            (group,) = group_results(comparing.read_all([path]))
-            means = classes.average_splits(group, "feature_norm", group.first["counts"])
-            shorter.add(round(100 * (1 - means["few"] / means["many"])))
-        assert {f"{min(shorter)}", f"{max(shorter)}"} <= self.page
+    def test_of_feature_lengths(self):
+        def measure(paths) -> dict[str, float]:
+            (group,) = group_results(comparing.read_all(paths))
+            return classes.average_splits(group, "feature_norm", group.first["counts"])
+
+        def shorten(means) -> int:
+            return round(100 * (1 - means["few"] / means["many"]))
+
+        plain = measure(committed("baseline"))
+        assert max(plain, key=plain.__getitem__) == "medium"
+        sentence = f"few are {shorten(plain)} % shorter than many there, and medium are the longest"
+        assert sentence in self.page
+        paths = (ROOT / "results/momentum").rglob("*.json")
+        shorter = sorted(shorten(measure([path])) for path in paths)
+        assert f"few are {shorter[0]} to {shorter[-1]} % shorter at each that" in self.page
 
     def test_of_the_cosine(self):
         balanced = sorted((ROOT / "results/balanced").rglob("*.json"))
@@ -689,11 +704,13 @@ class TestVerdicts:
         assert set(even.first["counts"]) == {50}
         means = classes.average_splits(tailed, "class_cos", counts)
         tailed, even = (group.by_class("class_cos", range(100)) for group in (tailed, even))
-        over_seeds = {f"{statistics.fmean(v[1] for v in group):.3f}" for group in (tailed, even)}
-        over_classes = {f"{classes.measure_unevenness(group):.3f}" for group in (tailed, even)}
-        assert over_seeds | over_classes <= self.page
-        assert {f"{means['few']:.3f}", f"{means['many']:.3f}"} <= self.page
-        assert f"{classes.correlate(even, tailed):.2f}" in self.page
+        (over_seeds,) = {f"{statistics.fmean(v[1] for v in group):.3f}" for group in (tailed, even)}
+        own, other = (f"{classes.measure_unevenness(group):.3f}" for group in (even, tailed))
+        sentence = f"deviates by {own} over classes, after long-tailed training by {other}; a class"
+        assert f"{sentence} deviates by {over_seeds} over seeds." in self.page
+        assert f"few have {means['few']:.3f} and many {means['many']:.3f}." in self.page
+        same = classes.correlate(even, tailed)
+        assert f"the same ones after both (correlation {same:.2f})." in self.page
 
     def test_of_compactness(self):
         def shown(method) -> str:
@@ -701,22 +718,24 @@ class TestVerdicts:
             return tables.format_figure(tables.spread([values(path, "overall") for path in paths]))
 
         assert shown("baseline+bias") == shown("decouple-lws")
-        for method in ("baseline", "decouple-lws", "deconfound", "deconfound-tde"):
-            assert set(shown(method).split(" ± ")) <= self.page
+        sentence = f"It does: {shown('deconfound-tde')} % against the {shown('baseline')} % of the "
+        sentence += f"baseline and the {shown('decouple-lws')} % of Decouple-LWS, "
+        assert sentence in self.page
+        assert f"without the subtraction has {shown('deconfound')} %." in self.page
 
 
 class TestStyle:
     def test_the_papers_methods_look_the_same_in_every_figure(self):
         others = [f"another-{number}" for number in range(20)]
         names = list(style.METHODS)
-        assert style.styles([*others, *names])[20:] == list(style.METHODS.values())
+        assert style.choose_looks([*others, *names])[20:] == list(style.METHODS.values())
         assert {colour for colour, _ in style.METHODS.values()}.isdisjoint(style.PALETTE)
         assert {dash for _, dash in style.METHODS.values()} <= set(style.DASHES)
         assert tuple(style.SPLITS) == tables.SPLITS
 
     def test_a_method_unknown_to_this_module_gets_a_look_of_its_own(self):
-        alone = style.styles(["invented-today"])
-        assert alone == style.styles(["baseline", "invented-today", "deconfound-tde"])[1:2]
+        alone = style.choose_looks(["invented-today"])
+        assert alone == style.choose_looks(["baseline", "invented-today", "deconfound-tde"])[1:2]
         (colour, dash) = alone[0]
         assert colour in style.PALETTE and dash == ""
 
@@ -728,16 +747,16 @@ class TestStyle:
             [f"another-{number}" for number in range(40)],
             ["baseline", *["another-0"] * 9, *["deconfound-tde"] * 9, "another-1"],
         ):
-            assert len(set(style.styles(names))) == len(names)
-        assert len(style.styles(["another-0"] * 50)) == 50  # looks repeat then
+            assert len(set(style.choose_looks(names))) == len(names)
+        assert len(style.choose_looks(["another-0"] * 50)) == 50  # looks repeat then
 
     def test_lines_of_one_method_share_its_colour(self):
         names = ["another-0", "another-1", "another-0", "deconfound", "deconfound"]
-        looks = style.styles(names)
+        looks = style.choose_looks(names)
         assert looks[0][0] == looks[2][0] != looks[1][0] and looks[3][0] == looks[4][0]
 
     def test_ten_methods_have_ten_colours(self):
-        looks = style.styles(f"another-{number}" for number in range(10))
+        looks = style.choose_looks(f"another-{number}" for number in range(10))
         assert {colour for colour, _ in looks} == set(style.PALETTE)
 
 
@@ -756,14 +775,24 @@ def parts_of(colour: str) -> list[float]:
     return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
 
-def test_lines_stand_out_on_white_and_on_the_dark_page():
-    from longtail.reporting.template import source
+def read_schemes() -> list[dict[str, str]]:
+    """Return the variables of pages on light and on dark screens."""
+    roots = re.findall(r":root {(.*?)}", source("style.css"), re.DOTALL)
+    return [dict(re.findall(r"--(\w+): ([^;]+);", root)) for root in roots[:2]]
 
-    (dark,) = re.findall(
-        r"@media \(prefers-color-scheme: dark\) {\s*:root {(.*?)}", source("style.css")
-    )
-    ground = parts_of(re.search(r"--paper: (#\w{6})", dark)[1])
-    kept = int(re.search(r"--kept: (\d+)%", dark)[1]) / 100
+
+def test_splits_have_the_same_colours_on_pages_and_in_figures():
+    light, _ = read_schemes()
+    assert {name: light[name] for name in COLOURS} == COLOURS
+    assert {name: style.SPLITS[name][0] for name in COLOURS} == COLOURS
+
+
+def test_lines_stand_out_on_white_and_on_the_dark_page():
+    _, dark = read_schemes()
+    ground, kept = parts_of(dark["paper"]), int(dark["kept"].rstrip("%")) / 100
     for colour in [*(colour for colour, _ in style.METHODS.values()), *style.PALETTE]:
         assert contrast(parts_of(colour), [1, 1, 1]) >= 3
         assert contrast([kept * c + 1 - kept for c in parts_of(colour)], ground) >= 3
+    for split, colour in COLOURS.items():
+        assert contrast(parts_of(colour), [1, 1, 1]) >= 3
+        assert contrast(parts_of(dark[split]), ground) >= 3

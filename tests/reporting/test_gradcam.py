@@ -1,6 +1,5 @@
 """Grad-CAM against maps computed by hand, and its compactness over a test set."""
 
-import json
 import math
 
 import pytest
@@ -9,19 +8,13 @@ from torch import nn
 from torch.testing import assert_close
 
 import reference
-from benchmarks import compactness
-from benchmarks.bench import ClassifierBench
-from benchmarks.command import main as bench_command
 from helpers import tiny_config, tiny_data
-from longtail.core.config import MachineConfig
-from longtail.core.environment import commit, versions
 from longtail.core.errors import UserError
 from longtail.nn import backbones
 from longtail.nn.heads import DeconfoundHead, LinearHead
 from longtail.reporting import gradcam
 from longtail.runs import reopen as finished
 from longtail.runs.fit import fit_all
-from longtail.runs.folder import Run
 
 
 class Pooled(backbones.Backbone):
@@ -167,23 +160,14 @@ def test_a_network_whose_channels_come_last_is_refused():
         gradcam.find_layers(backbone)
 
 
-def test_backbones_are_rows_of_their_own_and_empty_maps_are_counted():
-    item = dict.fromkeys(("overall", "many", "medium", "few"), 30.0) | {"images": 8, "empty": 2}
-    item |= {"method": "m", "data": "d", "ratio": None, "alpha": None, "seed": 0, "options": {}}
-    header, rows = compactness.table([item | {"backbone": name} for name in ("conv4", "resnet32")])
-    wanted = ["d m, backbone conv4", "d m, backbone resnet32"]
-    assert [row[0] for row in rows] == wanted and [row[1] for row in rows] == ["1", "1"]
-    assert header[-1] == "empty maps (%)" and [row[-1] for row in rows] == ["25.0", "25.0"]
-
-
 def test_compactness_by_hand():
     level, peak, ramp = torch.ones(4, 5), torch.zeros(4, 5), torch.arange(20.0).view(4, 5)
     peak[2, 3] = 7.0
-    shares = gradcam.compactness(torch.stack([level, peak, ramp, torch.zeros(4, 5)]))
+    shares = gradcam.compute_compactness(torch.stack([level, peak, ramp, torch.zeros(4, 5)]))
     assert shares[:3].tolist() == pytest.approx([0.1, 1.0, (19 + 18) / 190])
     assert math.isnan(shares[3])
-    by_part = gradcam.compactness(torch.tensor([[[4.0, 3.0], [2.0, 1.0]]]))  # 0.4 of one place
-    assert by_part.tolist() == pytest.approx([0.4 * 4 / 10])
+    small = torch.tensor([[[4.0, 3.0], [2.0, 1.0]]])  # a tenth is 0.4 of one place
+    assert gradcam.compute_compactness(small).tolist() == pytest.approx([0.4 * 4 / 10])
 
 
 def test_a_test_set_is_measured_by_split(tmp_path):
@@ -193,7 +177,7 @@ def test_a_test_set_is_measured_by_split(tmp_path):
     assert opened.evaluation.head.alpha == run.result["alpha"] == 1.0
     found = gradcam.measure(opened)
     maps = gradcam.compute_maps(opened, data.test)
-    shares = [float(s) for s in 100 * gradcam.compactness(maps)]
+    shares = [float(s) for s in 100 * gradcam.compute_compactness(maps)]
     present = [s for s in shares if not math.isnan(s)]
     assert found.images == 15 and found.empty == 15 - len(present)
     assert found.overall == pytest.approx(sum(present) / len(present))
@@ -201,53 +185,3 @@ def test_a_test_set_is_measured_by_split(tmp_path):
         own = [shares[i] for i in rows if not math.isnan(shares[i])]
         value = getattr(found, name)
         assert value == (pytest.approx(sum(own) / len(own)) if own else None)
-
-
-RECIPE = "data: digits-lt:20\nmethod: {method}\nbackbone: conv4\ntrain:\n  epochs: 1\n"
-
-
-@pytest.mark.parametrize("method", ["baseline", "deconfound-tde", "decouple-ncm"])
-def test_only_a_rule_has_to_see_all_data(method, tmp_path, monkeypatch):
-    data = tiny_data()
-    (run,) = fit_all(tiny_config(epochs=1), [method], [0], out=tmp_path / "x", data=data)
-    opened = finished.reopen(run, data)
-    whole = finished.reopen(run, data).evaluation.head
-    if method != "decouple-ncm":
-        monkeypatch.setattr(finished, "extract_parts", None)
-    assert type(opened.head) is type(whole)
-    assert getattr(opened.head, "alpha", None) == getattr(whole, "alpha", None)
-    for name, value in whole.state_dict().items():
-        assert torch.equal(opened.head.state_dict()[name], value)
-
-
-def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
-    recipes = tmp_path / "recipes/cifar-lt/digits-lt-20/conv4"
-    recipes.mkdir(parents=True)
-    for method in ("baseline", "decouple-lws", "focal", "deconfound-tde"):
-        bias = "options:\n  bias: true\n" if method == "baseline" else ""
-        (recipes / f"{method}.yaml").write_text(RECIPE.format(method=method) + bias)
-    folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
-    bench = ClassifierBench.open("cifar-lt", **folders)
-    cells = compactness.cells(bench, ["digits"], 1)
-    assert {recipe.name for recipe, _ in cells} == {"baseline", "decouple-lws", "deconfound-tde"}
-    machine = MachineConfig(device="cpu")
-    measured = compactness.bench_compactness(bench, cells, root=None, machine=machine)
-    kept = sorted((tmp_path / "results/compactness/digits-lt-20/conv4").iterdir())
-    names = ["baseline-s0.json", "deconfound-tde-s0.json", "decouple-lws-s0.json"]
-    assert [path.name for path in kept] == names
-    assert [json.loads(path.read_text())["method"] for path in kept][1] == "deconfound-tde"
-    baseline, lws, tde = measured
-    assert baseline["overall"] == pytest.approx(lws["overall"], rel=1e-4)  # scaled maps
-    assert tde["alpha"] == 1.0 and 10 < tde["overall"] <= 100
-    assert tde["device"].startswith("CPU") and tde["versions"] == versions()
-    assert tde["git"] == commit()
-    again = compactness.measure(Run(next((tmp_path / "runs").rglob("baseline-s0"))))
-    assert again["overall"] == pytest.approx(baseline["overall"], rel=1e-4)
-    words = [f"--{name}={path}" for name, path in folders.items()]
-    bench_command(["compactness", "--only", "digits", "--device", "cpu", *words])
-    header, *rows, last = capsys.readouterr().out.splitlines()[-5:]
-    assert header.split()[:3] == ["compactness", "(%)", "seeds"]
-    assert f"{tde['overall']:.1f}" in rows[-1]
-    page = tmp_path / "results/compactness.md"
-    assert last == f"written to {page}"
-    assert f"| digits-lt:20 deconfound-tde | 1 | {tde['overall']:.1f} |" in page.read_text()

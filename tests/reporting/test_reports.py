@@ -701,6 +701,7 @@ def test_a_thousand_classes_and_fifty_thousand_images_make_a_small_page(large):
     assert large.stat().st_size < 1_500_000  # thumbnails may take as much again
     text = large.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert "http:" not in text and "https:" not in text
+    assert "1,000 classes" in text and "1,280 to 5 per class" in text
 
 
 @needs_chromium

@@ -13,11 +13,12 @@ from longtail.data.overview import SPLITS
 from longtail.evaluation.result import short_name
 from longtail.reporting import audit_text
 from longtail.reporting.growth_picture import draw_growth
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
 from longtail.reporting.outlook import RunOutlook
-from longtail.reporting.tail_picture import COLOURS, draw_tail
+from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import encode_jpeg, source, template
 
-MOST_ITEMS = 200
+MOST_ITEMS_ON_PAGE = 200
 """Items of a finding that the page lists."""
 MOST_PICTURED = 20
 """Items of a finding that the page shows thumbnails of."""
@@ -46,7 +47,7 @@ def render_body(
     """Render all of the page except its head, as a notebook shows it."""
     names = [make_printable(name) for name in inspection.source.classes]
     counts = inspection.counts
-    order = sorted(range(len(names)), key=lambda number: (-counts["train"][number], number))
+    ranked = rank_classes(counts["train"])
     thumbnails = _make_thumbnails(inspection, findings)
     return template("audit_body.html.j2").render(
         name=make_printable(short_name(inspection.name)),
@@ -60,7 +61,7 @@ def render_body(
             (split, COLOURS[split], SPLITS[split], [names[c] for c in members])
             for split, members in ClassCounts(counts["train"]).splits.items()
         ],
-        classes=[(names[c], [each[c] for each in counts.values()]) for c in order],
+        classes=[(names[c], [each[c] for each in counts.values()]) for c in ranked],
         findings=[_describe(inspection, finding, thumbnails) for finding in findings],
         outlook=outlook,
         curve=audit_text.describe_curve(outlook) if outlook and outlook.curve else "",
@@ -75,15 +76,15 @@ def _describe(
 ) -> dict[str, Any]:
     """Return what the template shows of a finding."""
     return {
-        "summary": finding.summary,
-        "advice": finding.advice,
-        "more": max(0, len(finding.items) - MOST_ITEMS),
+        "summary": make_printable(finding.summary),
+        "advice": make_printable(finding.advice),
+        "more": max(0, len(finding.items) - MOST_ITEMS_ON_PAGE),
         "items": [
             (
                 audit_text.describe_item(inspection, finding, item),
                 [thumbnails[row] for row in item.rows[:MOST_ROWS] if row in thumbnails],
             )
-            for item in finding.items[:MOST_ITEMS]
+            for item in finding.items[:MOST_ITEMS_ON_PAGE]
         ],
     }
 

@@ -13,16 +13,20 @@ from longtail.data.inspection import Inspection
 from longtail.data.label_sets import describe_sizes
 from longtail.data.overview import SPLITS
 from longtail.evaluation.growth import ClassOutlook
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.outlook import RunOutlook
 
 WIDTH = 80
 NAME_WIDTH = 30
 """Letters of a class name before a bar."""
 MOST_BARS = 40
+"""Classes of the longest tail that is drawn whole."""
 SHOWN_BARS = 13
 """Bars of the head, the middle and the end of a longer tail."""
-MOST_ITEMS = 5
+MOST_ITEMS_IN_TEXT = 5
+"""Items of a finding that the text lists."""
 MOST_NAMES = 8
+"""Classes that text and page name: of a split, with the largest gains, and far below the curve."""
 
 
 def describe_data(inspection: Inspection) -> Iterator[str]:
@@ -86,7 +90,7 @@ def describe_images(inspection: Inspection) -> str:
 
 def draw_bars(names: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
     """Draw a bar for each class, the largest first; of a long tail its head, middle and end."""
-    order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
+    order = rank_classes(counts)
     if len(order) <= MOST_BARS:
         blocks = [order]
     else:
@@ -116,10 +120,10 @@ def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> It
     number = 0
     for number, finding in enumerate(findings, start=1):
         yield ""
-        yield f"{number}. {finding.summary}"
-        for item in finding.items[:MOST_ITEMS]:
+        yield f"{number}. {make_printable(finding.summary)}"
+        for item in finding.items[:MOST_ITEMS_IN_TEXT]:
             yield from _wrap(describe_item(inspection, finding, item), "   - ", "     ")
-        if (more := len(finding.items) - MOST_ITEMS) > 0:
+        if (more := len(finding.items) - MOST_ITEMS_IN_TEXT) > 0:
             yield f"   ... and {more:,} more (all of them: --json)"
         yield from _wrap(make_printable(finding.advice), "   > ", "     ")
     if not number:

@@ -5,7 +5,8 @@ Each is an SVG to place into a page. Colours are CSS variables with fallbacks, a
 
 from collections.abc import Sequence
 
-from longtail.reporting.tail_picture import AXIS, COLOURS, MOST, TEXT
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
+from longtail.reporting.tail_picture import AXIS, MOST, TEXT
 
 SIDE, LEFT, BOTTOM, TOP = 230, 34, 36, 18
 """Pixels of a square, and of the margins for its axes; 390 pixels of a phone hold it."""
@@ -56,13 +57,13 @@ def draw_coverage(
     per_class: Sequence[float | None], counts: Sequence[int], splits: Sequence[str], level: float
 ) -> str:
     """Draw the coverage of each class in percent, from the most to the fewest training images."""
-    order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
-    order = [number for number in order if per_class[number] is not None]
-    each = max(1, -(-len(order) // MOST))  # classes that share a bar
+    covered = {c: value for c in rank_classes(counts) if (value := per_class[c]) is not None}
+    each = max(1, -(-len(covered) // MOST))  # classes that share a bar
+    order = list(covered)
     bars = [order[start : start + each] for start in range(0, len(order), each)]
     width, lines = 100 / max(1, len(bars)), []
     for place, members in enumerate(bars):
-        value = sum(per_class[number] or 0.0 for number in members) / len(members)
+        value = sum(covered[c] for c in members) / len(members)
         split, high = splits[members[0]], HEIGHT * value / 100
         lines.append(
             f'<rect x="{place * width:.3f}%" y="{LOW + HEIGHT - high:.1f}" '

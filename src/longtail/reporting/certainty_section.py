@@ -16,15 +16,15 @@ SETS = ["coverage", "many", "medium", "few", "classes in a set", "median"]
 def render_certainty(groups: Sequence[Group], best: Group) -> str:
     """Render the section for runs that report their certainty; empty if none does.
 
-    The pictures show the first seed of the `best` group, or of the first group with a calibration.
+    The pictures show the first seed of the `best` group or, if only others have a calibration, of
+    the first of those.
     """
     known = [g for g in groups if all(run.result.get("reliability") for run in g)]
     if not known:
         return ""
     calibrated = [group for group in known if all("answers" in run.result for run in group)]
-    shown = best if best in calibrated else (calibrated or known)[0]
-    if not calibrated and best in known:
-        shown = best
+    candidates = calibrated or known
+    shown = best if best in candidates else candidates[0]
     return template("certainty.html.j2").render(
         error_header=["method", *ERRORS],
         errors=[row for group in known for row in _tabulate_errors(group)],
@@ -44,9 +44,9 @@ def _tabulate_errors(group: Group) -> list[list[str]]:
         found = [run.result["reliability"].get(kind) for run in group]
         if not all(found):
             continue
-        plain = [_spread([one[name] for one in found], 3) for name in ("nll", "brier")]
-        errors = [_percent([one[name] for one in found]) for name in ("ece", "ece_mass")]
-        wise = [_percent([one["classwise_ece"][s] for one in found]) for s in tables.SPLITS]
+        plain = [_format_spread([one[name] for one in found], 3) for name in ("nll", "brier")]
+        errors = [_format_percent([one[name] for one in found]) for name in ("ece", "ece_mass")]
+        wise = [_format_percent([one["classwise_ece"][s] for one in found]) for s in tables.SPLITS]
         rows.append([group[0].label, kind, *plain, *errors, *wise])
     return rows
 
@@ -54,14 +54,14 @@ def _tabulate_errors(group: Group) -> list[list[str]]:
 def _tabulate_answers(group: Group) -> list[str]:
     found = [run.result["answers"] for run in group]
     names = (*tables.SPLITS, "class_mean", "changed")
-    return [group[0].label, *(_spread([one[name] for one in found]) for name in names)]
+    return [group[0].label, *(_format_spread([one[name] for one in found]) for name in names)]
 
 
 def _tabulate_sets(group: Group) -> list[str]:
     found: list[Mapping[str, Any]] = [run.result["answers"]["sets"] for run in group]
-    splits = [_spread([one["splits"][s] for one in found]) for s in tables.SPLITS[1:]]
-    sizes = [_spread([one[name] for one in found]) for name in ("mean_size", "median_size")]
-    return [group[0].label, _spread([one["overall"] for one in found]), *splits, *sizes]
+    splits = [_format_spread([one["splits"][s] for one in found]) for s in tables.SPLITS[1:]]
+    sizes = [_format_spread([one[name] for one in found]) for name in ("mean_size", "median_size")]
+    return [group[0].label, _format_spread([one["overall"] for one in found]), *splits, *sizes]
 
 
 def _draw_pictures(run: EvaluatedRun) -> dict[str, Any]:
@@ -102,9 +102,9 @@ FITTED_ON = {
 """The held-out images of a calibration, in words."""
 
 
-def _spread(values: Sequence[float | None], digits: int = 1) -> str:
-    return tables.format_figure(tables.spread(list(values)), digits)
+def _format_spread(values: Sequence[float | None], digits: int = 1) -> str:
+    return tables.format_figure(tables.spread(values), digits)
 
 
-def _percent(values: Sequence[float | None]) -> str:
-    return _spread([None if value is None else 100 * value for value in values])
+def _format_percent(values: Sequence[float | None]) -> str:
+    return _format_spread([None if value is None else 100 * value for value in values])

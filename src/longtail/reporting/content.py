@@ -25,7 +25,7 @@ def collect_content(
     first = runs[0]
     counts = ClassCounts(tuple(first.result["counts"]))
     numbers = {split: number for number, split in enumerate(counts.splits)}
-    styles = style.styles(group[0].result["method"] for group in groups)
+    looks = style.choose_looks(group[0].result["method"] for group in groups)
     return {
         "data": tables.data_name(first.result),
         "measure": measure,
@@ -36,7 +36,7 @@ def collect_content(
         "perUnit": round(1 / POSITIONS[1]),
         "groups": [
             {"label": group[0].label, "colour": colour, "dash": dash, **_collect_mistakes(group)}
-            for group, (colour, dash) in zip(groups, styles, strict=True)
+            for group, (colour, dash) in zip(groups, looks, strict=True)
         ],
         "runs": [_collect_run(run, runs) for run in runs],
     }

@@ -119,7 +119,7 @@ def _record_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def compactness(maps: Tensor) -> Tensor:
+def compute_compactness(maps: Tensor) -> Tensor:
     """Return the share of the mass of each map (B, h, w) in its top tenth; nan if it is empty.
 
     It is 0.1 for a constant map and 1 for a single peak. If a tenth of the positions is not a whole
@@ -162,7 +162,7 @@ def measure(opened: OpenRun, layer: str = "") -> Compactness:
     """Measure the compactness of the true class's maps over the test set of an opened run."""
     data, test = opened.data, opened.data.evaluated
     maps = compute_maps(opened, test, layer)
-    shares = 100 * compactness(maps)
+    shares = 100 * compute_compactness(maps)
     split_of = data.counts.split_of
     present = shares.isfinite()
     by_split: dict[str, list[float]] = {"overall": shares[present].tolist()}

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from longtail.core.names import make_printable
 from longtail.evaluation.growth import AccuracyCurve, ClassOutlook
+from longtail.reporting.head_to_tail import COLOURS
 from longtail.reporting.tail_picture import AXIS, TEXT
 
 HEIGHT, TOP, BOTTOM = 260, 16, 24
@@ -37,7 +38,7 @@ def draw_growth(curve: AccuracyCurve, classes: tuple[ClassOutlook, ...]) -> str:
         title = f"{make_printable(each.name)}: {each.images:,} images, {each.accuracy:.1f}%"
         lines.append(
             f'<circle cx="{_across(each.images, least, most)}%" cy="{_down(each.accuracy):.1f}" '
-            f'r="4" style="fill: var(--few, #b5487c); fill-opacity: .8">'
+            f'r="4" style="fill: var(--few, {COLOURS["few"]}); fill-opacity: .8">'
             f"<title>{escape(title)}</title></circle>"
         )
     for images, place, anchor in ((least, 0, "start"), (most, 100, "end")):

@@ -11,6 +11,7 @@ from longtail.evaluation import tables
 from longtail.evaluation.label_metrics import ORIGINS
 from longtail.reporting.figures.canvas import Spread
 from longtail.reporting.figures.groups import list_swept
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.reported_runs import drop_copies
 from longtail.reporting.sections import Cells, mark_best, show_best, tabulate_splits
 from longtail.reporting.tail_picture import draw_tail
@@ -102,7 +103,7 @@ def _tabulate_classes(
     """Make a row for each label, the most frequent first: its average precision by each method."""
     split_of = ClassCounts(tuple(counts)).split_of
     rows = []
-    for c in sorted(range(len(names)), key=lambda c: -counts[c]):
+    for c in rank_classes(counts):
         figures = [_average(group.results, c) for group in groups]
         rows.append([names[c], split_of[c], f"{counts[c]:,}", *map(tables.format_figure, figures)])
     return rows

@@ -74,14 +74,14 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
 def _describe_data(run: EvaluatedRun) -> dict[str, Any]:
     """Describe the training and test images of `run`."""
     counts, held_out = run.result["counts"], run.result["held_out"]
-    kept_back = f", of which {held_out} are held out and not trained on" if held_out else ""
+    kept_back = f", of which {held_out:,} are held out and not trained on" if held_out else ""
     part = tables.PARTS[run.result["evaluated_on"]]
     return {
         "data": tables.data_name(run.result),
         "about_data": (
-            f"{len(counts)} classes, {sum(counts):,} training images, {max(counts)} to "
-            f"{min(counts)} per class{kept_back}. Evaluated on the {sum(run.slider.seen):,} images "
-            f"of the {part} set after the last epoch."
+            f"{len(counts):,} classes, {sum(counts):,} training images, {max(counts):,} to "
+            f"{min(counts):,} per class{kept_back}. Evaluated on the "
+            f"{sum(run.slider.seen):,} images of the {part} set after the last epoch."
         ),
         "tail": draw_tail([make_printable(name) for name in run.names], counts),
         "subset": run.result["subset_sha256"],

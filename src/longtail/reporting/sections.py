@@ -11,6 +11,7 @@ from longtail.evaluation import tables
 from longtail.evaluation.slider import Confusion, Mistake
 from longtail.evaluation.summary import format_interval
 from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.reported_runs import EvaluatedRun, Group
 
 LISTED_MISTAKES = 10
@@ -87,7 +88,7 @@ def tabulate_classes(runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
     at_zero = second.slider.hits[0] if len(second.slider.hits) > 1 else None
     other_hits = first.slider.own_hits if first else at_zero
     rows = []
-    for rank, c in enumerate(sorted(range(len(counts)), key=lambda c: -counts[c]), start=1):
+    for rank, c in enumerate(rank_classes(counts), start=1):
         row = [str(rank), second.names[c], split_of[c], str(counts[c]), str(seen[c])]
         own = _percent(second.slider.own_hits[c], seen[c])
         if other_hits is not None:

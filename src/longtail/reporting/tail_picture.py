@@ -10,8 +10,8 @@ from html import escape
 
 from longtail.core.names import shorten
 from longtail.data.base import FEW_BELOW, MANY_ABOVE, ClassCounts
+from longtail.reporting.head_to_tail import COLOURS, rank_classes
 
-COLOURS = {"many": "#0072b2", "medium": "#d98c00", "few": "#b5487c"}
 HEIGHT, TOP, BOTTOM = 240, 16, 24
 """Pixels of the picture, above the bars and below them."""
 MOST = 300
@@ -29,7 +29,7 @@ TEXT = "font-size: 12px; fill: var(--soft, currentColor)"
 
 def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
     """Draw the number of training images of each class; the name shows when the mouse is there."""
-    order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
+    order = rank_classes(counts)
     each = -(-len(order) // MOST)  # classes that share a bar
     bars = [order[start : start + each] for start in range(0, len(order), each)]
     largest = max(counts) or 1

@@ -17,9 +17,12 @@ PAGES = (".html", ".htm")
 @cache  # parsing one takes longer than rendering it
 def template(name: str) -> jinja2.Template:
     """Return the template called `name`; it escapes the values that it shows."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    loader = jinja2.FunctionLoader(source)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return environment.from_string(source(name))
+    return environment.get_template(name)
 
 
 def source(name: str) -> str:

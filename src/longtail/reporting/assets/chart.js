@@ -66,7 +66,7 @@ function chart(svg, spec) {
   for (const [part, value, colour] of dots) {
     shape(svg, "circle", { cx: x(part), cy: y(value), r: 4, style: `--stroke: ${colour}` });
   }
-  if (hover) followPointer(svg, hover, box, x, y);
+  if (hover) followPointer(svg, hover, box, x);
 }
 
 function drawBars(svg, { behind, behindName }, box, x) {

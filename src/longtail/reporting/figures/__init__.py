@@ -51,7 +51,7 @@ NEED_DATA = ("decomposition", "gradcam")
 """Figures that need the data of their runs."""
 
 NOT_DRAWN = "not drawn: "
-"""What stands before the reason for a missing figure."""
+"""Prefix of a message that says why a figure is missing."""
 
 
 def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) -> Path:

@@ -67,7 +67,7 @@ def apply_style(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
     return draw_with_settings
 
 
-def panels(columns: int, rows: int = 1, size: tuple[float, float] = (3.4, 2.5)) -> "Figure":
+def make_panels(columns: int, rows: int = 1, size: tuple[float, float] = (3.4, 2.5)) -> "Figure":
     """Make a figure of `rows` x `columns` panels of `size` inches, with axes in reading order."""
     from matplotlib.figure import Figure
 
@@ -110,7 +110,7 @@ def _shorten(svg: bytes) -> bytes:
     return re.sub(MARKS, lambda g: g[1] + g[3] + b">" + g[2].replace(g[3], b"") + b"</g>", svg)
 
 
-def line(
+def draw_line(
     axes: "Axes",
     x: Sequence[float],
     figures: Sequence[Spread],

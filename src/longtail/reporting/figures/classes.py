@@ -14,7 +14,8 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas
 from longtail.reporting.figures.canvas import RANK, Spread
-from longtail.reporting.figures.groups import Group, group_results, rank_classes, read_same_data
+from longtail.reporting.figures.groups import Group, group_results, read_same_data
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source, StoredResult, check_equal, read_all
 
 if TYPE_CHECKING:
@@ -33,13 +34,13 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
     order, ranks = rank_classes(counts), range(1, len(counts) + 1)
     width = choose_window(len(counts))
     rows = math.ceil(len(groups) / COLUMNS)
-    figure = canvas.panels(1, size=(6.8, 3.0 + 0.16 * rows))  # the rows of a legend below
+    figure = canvas.make_panels(1, size=(6.8, 3.0 + 0.16 * rows))  # the rows of a legend below
     (axes,) = figure.axes
     for group in groups:
         dots = group.by_class("per_class", order)
         means = [float("nan") if dot is None else dot[0] for dot in dots]
         axes.plot(ranks, means, ".", color=group.look[0], alpha=0.45, ms=4, markeredgewidth=0)
-        canvas.line(axes, ranks, smooth(group, order, width), group.look, _add_seeds(group))
+        canvas.draw_line(axes, ranks, smooth(group, order, width), group.look, _add_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
     canvas.set_rank_axis(axes, len(counts), f"{RANK}{around}")
     axes.set(ylabel=groups[0].measure, ylim=(0, 100))
@@ -78,7 +79,7 @@ def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
     splits = " / ".join(average_splits(groups[0], "class_cos", counts))
     known = {group.label: group.by_class("class_cos", rank_classes(counts)) for group in groups}
-    figure = canvas.panels(len(panels), size=(3.9, 2.7))
+    figure = canvas.make_panels(len(panels), size=(3.9, 2.7))
     for axes, (name, groups) in zip(figure.axes, panels, strict=True):
         for group in groups:
             figures = group.by_class("class_cos", rank_classes(counts))
@@ -87,7 +88,7 @@ def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
             if name != first and group.label in known:
                 same = correlate(figures, known[group.label])
                 label += f", correlation with {first} {same:.2f}"
-            canvas.line(axes, range(1, len(counts) + 1), figures, group.look, label)
+            canvas.draw_line(axes, range(1, len(counts) + 1), figures, group.look, label)
         axes.set_title(f"trained on {name}", pad=14)
         canvas.set_rank_axis(axes, len(counts), f"class, by its rank in {first}")
         axes.set_ylim(0, 1)
@@ -156,12 +157,12 @@ def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
 def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
-    figure = canvas.panels(1, size=(5.0, 2.8 + 0.14 * len(groups)))  # the legend is below
+    figure = canvas.make_panels(1, size=(5.0, 2.8 + 0.14 * len(groups)))  # the legend is below
     (axes,) = figure.axes
     for group in groups:
         values = group.by_class(field, rank_classes(counts))
         label = _add_means(group, field, counts)
-        canvas.line(axes, range(1, len(counts) + 1), values, group.look, label)
+        canvas.draw_line(axes, range(1, len(counts) + 1), values, group.look, label)
     canvas.set_rank_axis(axes, len(counts), RANK)
     axes.set_ylabel(ylabel)
     axes.set_ylim(bottom=0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BASIS = 0.98
 """Momentum from which fig:1(c) measures changes."""
-Path = dict[float, dict[str, Spread]]
+SplitPath = dict[float, dict[str, Spread]]
 """Value of alpha or momentum -> split -> mean and deviation over seeds."""
 
 
@@ -30,13 +30,13 @@ Path = dict[float, dict[str, Spread]]
 def draw_alpha(sources: Sequence[Source]) -> "Figure":
     """Draw split accuracies against alpha, one panel for each training (fig:3)."""
     groups = select_trainings(group_results(read_same_data(sources)))
-    figure = canvas.panels(len(groups))
+    figure = canvas.make_panels(len(groups))
     for axes, group in zip(figure.axes, groups, strict=True):
         path = collect_alpha_path(group)
         for split, look in style.SPLITS.items():
             figures = [point[split] for point in path.values()]
             if any(figures):
-                canvas.line(axes, list(path), figures, look, split)
+                canvas.draw_line(axes, list(path), figures, look, split)
         for own in sorted({r["alpha"] for r in group.results if r["alpha"]}):
             axes.axvline(own, color="#999999", linewidth=0.8, linestyle=":")
         axes.set(title=group.label, xlabel="alpha (dotted: the run's own)", ylabel=group.measure)
@@ -72,7 +72,7 @@ def _keep_swept(group: Group) -> Group:
     return replace(group, label=label, results=swept)
 
 
-def collect_alpha_path(group: Group) -> Path:
+def collect_alpha_path(group: Group) -> SplitPath:
     """Collect the split accuracies at each alpha that all sweeps share."""
     sweeps = [r["sweep"] for r in group.results]
     return {
@@ -90,7 +90,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
     equally far. The legends show the accuracy at momentum 0.98.
     """
     fixed = group_settings([item.result for item in read_same_data(sources)])
-    figure = canvas.panels(len(fixed), size=(3.4, 2.9))
+    figure = canvas.make_panels(len(fixed), size=(3.4, 2.9))
     for axes, (title, results) in zip(figure.axes, fixed.items(), strict=True):
         path = compute_momentum_path(results)
         windows = [1 / (1 - mu) for mu in path]
@@ -99,7 +99,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
             figures = [point[split] for point in path.values()]
             if any(figures):
                 label = f"{split}: {tables.format_figure(basis[split])} %"
-                canvas.line(axes, windows, figures, style.SPLITS[split], label, marker="o")
+                canvas.draw_line(axes, windows, figures, style.SPLITS[split], label, marker="o")
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks(windows, [f"{mu:g}" for mu in path])
@@ -139,11 +139,11 @@ def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
     return found
 
 
-def compute_momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
+def compute_momentum_path(results: Sequence[Mapping[str, Any]]) -> SplitPath:
     """Compute the change of each split in percent, each seed relative to itself at `BASIS`."""
     basis = {r["seed"]: r for r in results if r["momentum"] == BASIS}
     paired = [(r, basis[r["seed"]]) for r in results if r["seed"] in basis]
-    path: Path = {mu: {} for mu in sorted({r["momentum"] for r in results})}
+    path: SplitPath = {mu: {} for mu in sorted({r["momentum"] for r in results})}
     for mu, split in product(path, tables.SPLITS):
         pairs = [(r[split], b[split]) for r, b in paired if r["momentum"] == mu]
         path[mu][split] = tables.spread([100 * (own / base - 1) for own, base in pairs if base])

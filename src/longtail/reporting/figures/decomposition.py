@@ -13,7 +13,8 @@ from longtail.core.errors import UserError
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import rank_classes, require_single_labels
+from longtail.reporting.figures.groups import require_single_labels
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source, read_all
 from longtail.runs.own_data import OwnData
 from longtail.runs.reopen import OpenRun, reopen
@@ -40,7 +41,7 @@ def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "F
             f"{found[0].source} has no head direction: pass a run of deconfound, cosine or capsule"
         )
     along, rest = (part.norm(dim=1).cpu() for part in decompose(head, x))
-    figure = canvas.panels(2)
+    figure = canvas.make_panels(2)
     _draw_plane(figure.axes[0], along, rest, opened)
     _draw_shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
     config = opened.job.config
@@ -92,7 +93,7 @@ def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
     means = class_means(shares, labels, len(counts))
     seen = set(labels.tolist())
     values = [means[c] if c in seen else float("nan") for c in rank_classes(counts)]
-    colour = style.styles([opened.job.config.method])[0][0]
+    colour = style.choose_looks([opened.job.config.method])[0][0]
     axes.plot(range(1, len(counts) + 1), values, color=colour)
     canvas.set_rank_axis(axes, len(counts), canvas.RANK)
     axes.set_ylim(0, 100)

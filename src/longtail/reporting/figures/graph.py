@@ -22,7 +22,7 @@ def draw_causal_graph(sources: Sequence[Source] = ()) -> "Figure":
     The nodes are momentum M, feature X, its projection D on the head direction, and logits Y. The
     total direct effect is the effect of X = x on Y minus that of a null input with D kept at d.
     """
-    figure = canvas.panels(3, size=(2.3, 2.3))
+    figure = canvas.make_panels(3, size=(2.3, 2.3))
     whole, factual, counterfactual = figure.axes
     _draw(whole, "the causal graph", LINKS)
     left = [link for link in LINKS if link != ("M", "X")]  # de-confounded training: do(X = x)

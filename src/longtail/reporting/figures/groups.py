@@ -60,15 +60,10 @@ def group_results(found: Sequence[StoredResult]) -> list[Group]:
     if not found:
         raise UserError("this figure needs at least one run: pass run folders or result files")
     groups = tables.group_seeds(item.result for item in found)
-    looks = style.styles(group.results[0]["method"] for group in groups)
+    looks = style.choose_looks(group.results[0]["method"] for group in groups)
     return [Group(g.label, g.results, look) for g, look in zip(groups, looks, strict=True)]
 
 
 def list_swept(results: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """List the results that have figures at several alphas."""
     return tuple(result for result in results if len(result["sweep"]) > 1)
-
-
-def rank_classes(counts: Sequence[int]) -> list[int]:
-    """Order classes from most to fewest training images."""
-    return sorted(range(len(counts)), key=lambda c: -counts[c])

@@ -17,8 +17,9 @@ from longtail.core.errors import UserError
 from longtail.core.names import shorten
 from longtail.data.base import Data
 from longtail.reporting.figures import canvas
-from longtail.reporting.figures.groups import rank_classes, read_same_data, require_single_labels
-from longtail.reporting.gradcam import compactness, compute_maps
+from longtail.reporting.figures.groups import read_same_data, require_single_labels
+from longtail.reporting.gradcam import compute_compactness, compute_maps
+from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source
 from longtail.runs.own_data import OwnData
 from longtail.runs.reopen import reopen
@@ -110,7 +111,7 @@ def _name_row(result: Mapping[str, Any], *, with_seed: bool) -> str:
 
 def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Figure":
     """Draw the images above one row of maps for each of `rows`."""
-    figure = canvas.panels(len(labels), 1 + len(rows), size=(1.05, 1.2))
+    figure = canvas.make_panels(len(labels), 1 + len(rows), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(rows), len(labels))
     for column, label in enumerate(labels):
         _draw_image(axes[0, column], rows[0].views[column])
@@ -141,7 +142,7 @@ def _draw_image(axes: "Axes", image: Tensor, values: Tensor | None = None) -> No
     # no resampling: the file keeps the original pixels, and the viewer enlarges them
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="none")
     if values is not None:
-        share = float(compactness(values[None]))
+        share = float(compute_compactness(values[None]))
         axes.set_xlabel("empty" if share != share else f"{100 * share:.0f} %", fontsize=7)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():

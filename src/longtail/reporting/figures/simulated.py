@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HEAD, TAIL = style.SPLITS["many"][0], style.SPLITS["few"][0]
 MU = 0.9
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SimulatedDecision:
 @canvas.apply_style
 def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     """Draw the 1-D example of conventional, re-balanced and TDE classification (spfig:2)."""
-    figure = canvas.panels(2, 2, size=(3.4, 1.9))
+    figure = canvas.make_panels(2, 2, size=(3.4, 1.9))
     for axes, found in zip(figure.axes, simulate_decisions(), strict=True):
         low, high = np.percentile([found.head, found.tail], [0.2, 99.8])
         edges = np.linspace(low, high, 40).tolist()
@@ -67,7 +68,7 @@ def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     return figure
 
 
-def simulate_decisions(seed: int = 0) -> list[SimulatedDecision]:
+def simulate_decisions() -> list[SimulatedDecision]:
     """Simulate four ways to classify inputs u of 20 + 2 numbers, of which one separates classes.
 
     The backbone is linear, x = <theta, u>, and the classifier is the sign of x. One number of u is
@@ -83,7 +84,7 @@ def simulate_decisions(seed: int = 0) -> list[SimulatedDecision]:
     subtracts alpha times the moving average feature, which is close to the head's own: alpha 1
     would put the head on the boundary. So alpha is chosen here on balanced held-out data.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
 
     def draw(images: int, centre: float) -> np.ndarray:
         u = random.normal(size=(images, 22))
@@ -143,7 +144,7 @@ class Gradients:
 @canvas.apply_style
 def draw_gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
     """Draw two classes' gradients, their mean, and where momentum points (Appendix A)."""
-    figure = canvas.panels(2, size=(3.0, 2.7))
+    figure = canvas.make_panels(2, size=(3.0, 2.7))
     for axes, found in zip(figure.axes, map(simulate_gradients, ((50, 50), (99, 1))), strict=True):
         a = found.images[0]
         axes.plot(*found.each[:a].T, ".", color=HEAD, ms=4, label="gradients, class A")
@@ -160,14 +161,14 @@ def draw_gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
     return figure
 
 
-def simulate_gradients(images: tuple[int, int], seed: int = 0) -> Gradients:
+def simulate_gradients(images: tuple[int, int]) -> Gradients:
     """Draw gradients near (1, 1) for class A and (-1, 1) for class B, and run Eq. 1 over them.
 
     The mean is (0, 1) for 50 and 50 images and (0.98, 1) for 99 and 1, as in the paper. The
     simulation does not show that momentum is the cause: (1 - mu) v scatters around the mean
     gradient, which plain SGD follows too. Momentum steadies the direction; imbalance turns it.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     centres = np.repeat([[1.0, 1.0], [-1.0, 1.0]], images, axis=0)
     noise = random.normal(scale=0.12, size=centres.shape)
     for rows in (slice(0, images[0]), slice(images[0], None)):

@@ -7,6 +7,8 @@ darkened where they were too pale for a line.
 import zlib
 from collections.abc import Iterable
 
+from longtail.reporting.head_to_tail import COLOURS
+
 Look = tuple[str, str]
 """A colour, and dashes as lengths of ink and gap ("" is a solid line)."""
 
@@ -28,13 +30,13 @@ PALETTE = (
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 SPLITS: dict[str, Look] = {
     "overall": ("#000000", ""),
-    "many": ("#0072b2", "8 3 2 3"),
-    "medium": ("#009e73", "6 3"),
-    "few": ("#d55e00", ""),
+    "many": (COLOURS["many"], "8 3 2 3"),
+    "medium": (COLOURS["medium"], "6 3"),
+    "few": (COLOURS["few"], ""),
 }
 
 
-def styles(methods: Iterable[str]) -> list[Look]:
+def choose_looks(methods: Iterable[str]) -> list[Look]:
     """Choose the looks of the lines of one figure, one for each method in `methods`.
 
     Lines of the same method share its colour and differ in their dashes. A method outside
