@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from torch import Tensor
 
 from benchmarks.data_folder import check_data
-from benchmarks.pricing import parse_shard
 from benchmarks.result_files import format_spread
+from benchmarks.shards import take_shard
 from benchmarks.words import select_words
 from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
@@ -44,7 +44,6 @@ from longtail.training.recipes import read_recipe
 if TYPE_CHECKING:
     from benchmarks.command import BenchCommand
 
-T = TypeVar("T")
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
 """Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
@@ -155,12 +154,6 @@ def select_missing(
     """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
     found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
     return [unit for unit in take_shard(units, shard) if unit.key not in found]
-
-
-def take_shard(units: Sequence[T], shard: str) -> list[T]:
-    """Return the units of a shard, as 0/6 is the first of six."""
-    part, parts = parse_shard(shard)
-    return list(units[part::parts])
 
 
 def bench_frontier(

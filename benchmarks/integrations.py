@@ -16,10 +16,11 @@ import torch
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.data_folder import check_data
-from benchmarks.frontier import append_line, read_lines, take_shard
+from benchmarks.frontier import append_line, read_lines
 from benchmarks.other_trainers import TRAINERS, Outcome
 from benchmarks.recipe_task import Task
 from benchmarks.result_files import format_spread, write_page
+from benchmarks.shards import take_shard
 from benchmarks.words import select_words
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.result_files import read_all
 from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError
 from longtail.data import kinds
 from longtail.data.catalogue import LISTED
 from longtail.data.cut import compute_tail_counts
@@ -176,14 +175,6 @@ def _list_rates(measured: Mapping[str, Any]) -> list[Result]:
         for way in measured["throughputs"]
         if way["mode"] == "resident"
     ]
-
-
-def parse_shard(shard: str) -> tuple[int, int]:
-    """Parse PART/PARTS, as 0/6 is the first of six."""
-    part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
-        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
-    return int(part), int(parts)
 
 
 def split_work(

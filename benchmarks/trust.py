@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.data_folder import check_data
-from benchmarks.frontier import append_line, read_lines, take_shard
+from benchmarks.frontier import append_line, read_lines
 from benchmarks.new_classes import measure_extension
+from benchmarks.shards import take_shard
 from benchmarks.trust_figures import ScoredRun, measure
 from benchmarks.words import select_words
 from longtail.core.config import Config, DataConfig, MachineConfig
