@@ -100,6 +100,14 @@ def test_lines_of_json_have_commits_too(evidence):
         run(evidence)
 
 
+def test_a_line_that_a_killed_process_cut_short_is_skipped(evidence):
+    path = evidence / "results/lines.jsonl"
+    path.write_text('{"git": "abcdef0"}\n{"git": "abc')
+    assert run(evidence) == 0
+    result_files.append_line(path, {"git": "abcdef0"})
+    assert run(evidence) == 0
+
+
 @pytest.mark.parametrize(
     "figure",
     [
