@@ -284,7 +284,7 @@ def test_only_a_checkout_with_its_history_is_checked(tmp_path, evidence, capsys)
     for place, message in (
         (tmp_path / "none", "none is not the folder of results of a checkout"),
         (evidence / "results/toy", "toy is not the folder of results of a checkout"),
-        (evidence / "results", "results is not in a clone: clone the repository"),
+        (evidence / "results", "results: install git, or clone the repository"),
     ):
         with pytest.raises(SystemExit):
             main(["check", "--results", str(place), "--recipes", str(evidence / "recipes")])
