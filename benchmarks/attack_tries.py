@@ -77,9 +77,6 @@ class Tally:
     commits: Counter[str] = field(default_factory=Counter)
     """Number of tries at each commit of longtail."""
 
-    def __post_init__(self) -> None:
-        self._kinds: set[tuple[str, str]] = set()
-
     @staticmethod
     def from_json(tree: dict[str, Any]) -> "Tally":
         """Read what `to_json` returned."""
@@ -89,17 +86,20 @@ class Tally:
     def extend(self, more: "Tally", commit: str) -> None:
         """Count the tries of `more`, which were made at `commit`."""
         self.outcomes += more.outcomes
-        self.failures += more.failures
+        for failure in more.failures:
+            self._keep(failure)
         self.seconds += more.seconds
         self.commits[commit] += more.outcomes.total()
 
     def add(self, seed: int, outcome: str, detail: str) -> None:
         """Count one try."""
         self.outcomes[outcome] += 1
-        kind = outcome, re.sub(r"0x\w+|\d+|'.*?'", "#", detail)
-        if outcome in FAILURES and kind not in self._kinds:
-            self._kinds.add(kind)
-            self.failures.append({"seed": seed, "outcome": outcome, "detail": detail})
+        if outcome in FAILURES:
+            self._keep({"seed": seed, "outcome": outcome, "detail": detail})
+
+    def _keep(self, failure: dict[str, Any]) -> None:
+        if _name_kind(failure) not in map(_name_kind, self.failures):
+            self.failures.append(failure)
 
     @property
     def failed(self) -> int:
@@ -117,6 +117,11 @@ class Tally:
             "seconds": round(self.seconds, 1),
             "commits": dict(self.commits),
         }
+
+
+def _name_kind(failure: dict[str, Any]) -> tuple[str, str]:
+    """Return what failures have in common that differ only in numbers and names."""
+    return failure["outcome"], re.sub(r"0x\w+|\d+|'.*?'", "#", failure["detail"])
 
 
 def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -> Tally:

@@ -79,6 +79,18 @@ def test_tries_are_added_to_those_of_before(templates, tmp_path, monkeypatch):
         assert tally.outcomes.total() == sum(tally.commits.values()) == each
 
 
+def test_tallies_of_a_continued_attack_have_one_try_of_each_failure():
+    first = attack_tries.Tally("toy")
+    for seed in (3, 4):
+        first.add(seed, "crash", f"exit status {seed}")
+    kept, more = attack_tries.Tally.from_json(first.to_json()), attack_tries.Tally("toy")
+    kept.add(5, "crash", "exit status 5")
+    more.add(6, "crash", "exit status 6")
+    more.add(7, "hang", "exit status 7")
+    kept.extend(more, "c0ffee")
+    assert [failure["seed"] for failure in kept.failures] == [3, 7] and kept.failed == 5
+
+
 WAYS = ("refused", "hang", "traceback", "crash", "unnamed", "silent", "ok")
 
 
