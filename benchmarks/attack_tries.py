@@ -127,10 +127,30 @@ def _name_kind(failure: dict[str, Any]) -> tuple[str, str]:
 def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -> Tally:
     """Make one try for each of `seeds`, spread over forked processes."""
     tally, began = Tally(attack.name), time.perf_counter()
-    chosen = selectors.DefaultSelector()
-    for share in (seeds[start::processes] for start in range(processes)):
-        if share:
+    shares = (seeds[start::processes] for start in range(processes))
+    with _select_workers() as chosen:
+        for share in filter(None, shares):
             _start(chosen, attack, share, folder)
+        _receive_tries(chosen, attack, folder, tally)
+    tally.seconds = time.perf_counter() - began
+    return tally
+
+
+@contextmanager
+def _select_workers() -> Iterator[selectors.BaseSelector]:
+    """Yield a selector of workers; an error ends those that are still at work."""
+    with selectors.DefaultSelector() as chosen:
+        try:
+            yield chosen
+        finally:
+            for key in list(chosen.get_map().values()):
+                key.data.kill()
+
+
+def _receive_tries(
+    chosen: selectors.BaseSelector, attack: Attack, folder: Path, tally: Tally
+) -> None:
+    """Count tries until all workers have ended; another takes the place of one that fails."""
     looked = time.monotonic()
     while chosen.get_map():
         ready = {key.fd for key, _ in chosen.select(timeout=WAIT)}
@@ -149,8 +169,6 @@ def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -
             rest = worker.stop(tally, "hang" if late else "crash")
             if rest:
                 _start(chosen, attack, rest, folder)
-    tally.seconds = time.perf_counter() - began
-    return tally
 
 
 @dataclass
@@ -185,15 +203,19 @@ class _Worker:
 
     def stop(self, tally: Tally, outcome: Outcome) -> range:
         """End the process, and return the seeds of the tries that it has not come to."""
-        os.killpg(self.process, signal.SIGKILL)  # its children too
-        os.close(self.pipe)
-        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        status = self.kill()
         if self.done == len(self.seeds):
             return range(0)
         if status == BROKEN:
             raise RuntimeError("the attack itself is broken, see above")
         tally.add(self.seeds[self.done], outcome, f"exit status {status}")
         return self.seeds[self.done + 1 :]
+
+    def kill(self) -> int:
+        """End the process, and return its exit status."""
+        os.killpg(self.process, signal.SIGKILL)  # its children too
+        os.close(self.pipe)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
 def _read_computing_time(process: int) -> float:

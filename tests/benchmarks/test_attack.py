@@ -128,6 +128,24 @@ def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]
 
 
+def begin_once(folder: Path) -> Callable[[Random], Attempt]:
+    """Wait in the first process; fail in the second."""
+    (folder.parent / "first").mkdir()
+    time.sleep(HANGS)
+    raise AssertionError("nobody has ended this process")
+
+
+def test_a_broken_attack_leaves_no_process(tmp_path, monkeypatch):
+    started, fork = [], os.fork
+    monkeypatch.setattr(os, "fork", lambda: started.append(fork()) or started[-1])
+    with pytest.raises(RuntimeError, match="the attack itself is broken"):
+        run_attack(Attack("broken", begin_once), range(2), tmp_path, processes=2)
+    assert len(started) == 2
+    for process in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
 def test_a_try_that_only_waits_hangs_too():
     now = time.monotonic()
     for waited, late in ((attack_tries.BLOCKED * attack_tries.SLOWEST, True), (0.0, False)):
