@@ -20,6 +20,7 @@ from benchmarks import (
     attack_runs,
     attack_tries,
 )
+from benchmarks.attack_tallies import Tally
 from benchmarks.attack_tries import Attack, Attempt, run_attack
 from helpers import HANGS
 from longtail.core.errors import UserError
@@ -80,10 +81,10 @@ def test_tries_are_added_to_those_of_before(templates, tmp_path, monkeypatch):
 
 
 def test_tallies_of_a_continued_attack_have_one_try_of_each_failure():
-    first = attack_tries.Tally("toy")
+    first = Tally("toy")
     for seed in (3, 4):
         first.add(seed, "crash", f"exit status {seed}")
-    kept, more = attack_tries.Tally.from_json(first.to_json()), attack_tries.Tally("toy")
+    kept, more = Tally.from_json(first.to_json()), Tally("toy")
     kept.add(5, "crash", "exit status 5")
     more.add(6, "crash", "exit status 6")
     more.add(7, "hang", "exit status 7")
