@@ -33,6 +33,8 @@ def write_table(results: Path) -> Path:
     parts = [NOTE]
     for path in sorted((results / NAME).glob("*.jsonl")):
         lines = read_lines(path)
+        if not lines:  # a process was killed while it wrote the first one
+            continue
         most = max(line["epochs"] for line in lines)  # fewer epochs only try the command out
         groups: dict[str, list[Found]] = defaultdict(list)
         for line in (line for line in lines if line["epochs"] == most):
