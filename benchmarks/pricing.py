@@ -156,7 +156,8 @@ def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> H
 
 def read_gpu_results(results: Path) -> list[Result]:
     """Read every result of a classifier that was trained on a GPU, and the rate of photographs."""
-    found = [json.loads(path.read_text()) for path in sorted(results.rglob("*-s[0-9]*.json"))]
+    paths = sorted(results.rglob("*-s[0-9]*.json"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     # some results of detectors have these too, and only they have average precisions
     known = [r for r in found if {"ratio", "images_per_second"} <= r.keys() and "ap" not in r]
     known += [rate for measured in read_all(results / "images") for rate in _list_rates(measured)]
