@@ -28,6 +28,14 @@ from longtail.core.errors import UserError
 TRIES = 24
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Let no try hang because the machine is slow."""
+    monkeypatch.setattr(attack_tries, "SLOWEST", HANGS)
+    monkeypatch.setattr(attack_tries, "BLOCKED", 1)
+    monkeypatch.setattr(attack_ranks, "LONGEST", HANGS)
+
+
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
