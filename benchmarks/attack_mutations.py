@@ -1,4 +1,4 @@
-"""Random changes to bytes, texts and trees of plain values, as faults and enemies make them."""
+"""Random changes to bytes, texts and trees of plain values, as faults and attackers make them."""
 
 import json
 from collections.abc import Callable

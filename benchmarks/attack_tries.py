@@ -227,8 +227,8 @@ def run_undisturbed(
     """
     place.mkdir()
     began = time.perf_counter()
-    status, words = run(place)
-    assert status == 0, words
+    status, output = run(place)
+    assert status == 0, output
     return time.perf_counter() - began, look(place)
 
 

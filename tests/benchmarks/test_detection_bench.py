@@ -327,7 +327,7 @@ def test_recipes_that_share_a_training_must_ask_for_the_same(place, places, tmp_
         DetectionBench.open("odd", recipes=folder.parent, results=tmp_path, runs=tmp_path)
 
 
-def test_the_test_server_is_no_bench(capsys):
+def test_the_test_server_is_not_a_benchmark(capsys):
     with pytest.raises(SystemExit):
         bench_command(["lvis-test"])
     assert "detect predict RUN --lvis-json" in capsys.readouterr().err

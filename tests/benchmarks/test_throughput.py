@@ -185,7 +185,7 @@ def test_no_figure_is_ever_lost(setting, tmp_path, monkeypatch):
     assert found == [("a", MODES[:3]), ("a", with_three), ("a-dirty", ["dataloader"])]
 
 
-def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypatch):
+def test_results_that_benchmarks_write_do_not_change_the_code(tmp_path, monkeypatch):
     def git(*words: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
