@@ -145,10 +145,9 @@ def write_integrations_page(results: Path, lines: Sequence[Mapping[str, Any]]) -
         if not found:
             continue
         means = [line["class_mean"] for line in found]
-        version = f" {found[0]['version']}" if found[0]["version"] else ""
         rows.append(
             [
-                f"{name}{version}",
+                " ".join(filter(None, [name, found[0]["version"]])),
                 str(len(found)),
                 *(format_spread(line.get(key) for line in found) for key in tables.SPLITS),
                 format_spread(means),
