@@ -23,14 +23,8 @@ from benchmarks import (
     attack_readers,
     attack_runs,
 )
-from benchmarks.attack_tries import (
-    FAILURES,
-    Attack,
-    Tally,
-    read_tallies,
-    run_attack,
-    write_tallies,
-)
+from benchmarks.attack_tallies import FAILURES, Tally, read_tallies, write_tallies
+from benchmarks.attack_tries import Attack, run_attack
 from benchmarks.data_folder import check_data
 from benchmarks.words import select_words
 from longtail.cli.output import print_lines, show

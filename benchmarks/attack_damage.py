@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.attack_mutations import flip_bit
+from benchmarks.attack_mutations import flip
 from benchmarks.attack_runs import CLOCK, copy_run, digest, draw_report, predict, train
 from benchmarks.attack_tries import Attack, Attempt
 from benchmarks.attack_works import train_detector
@@ -48,11 +48,6 @@ def list_attacks(templates: Path) -> Iterator[Attack]:
 
 Damage = Callable[[bytes, Random], bytes]
 Make = Callable[[Random], Attempt]
-
-
-def flip(content: bytes, random: Random) -> bytes:
-    """Flip one bit."""
-    return flip_bit(content, random.randrange(8 * len(content))) if content else b"\1"
 
 
 def cut(content: bytes, random: Random) -> bytes:

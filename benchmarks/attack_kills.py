@@ -104,16 +104,16 @@ def _run_alone(
     paths = {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
     threads = {"OMP_NUM_THREADS": "1"}  # as here: other numbers of threads round otherwise
     command = [sys.executable, "-c", SCRIPT, work.name, str(templates), str(place)]
-    with tempfile.TemporaryFile() as words:
+    with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
-            command, env=os.environ | paths | threads, stdout=words, stderr=words
+            command, env=os.environ | paths | threads, stdout=output, stderr=output
         )
         with suppress(subprocess.TimeoutExpired):
             child.wait(seconds)
         child.kill()
         child.wait()
-        words.seek(0)
-        return child.returncode, words.read().decode("utf-8", "replace")[-200:]
+        output.seek(0)
+        return child.returncode, output.read().decode("utf-8", "replace")[-200:]
 
 
 def _repeat(
@@ -124,11 +124,11 @@ def _repeat(
 ) -> Any:
     """Let a harmed process do the work, then do it again and look at what it left.
 
-    If that is refused, work is lost: its words are then the answer, which is never the right one.
+    If that is refused, work is lost: the refusal is then the answer, which is never the right one.
     """
-    status, words = harmed()
+    status, output = harmed()
     if status not in (0, REFUSED, -signal.SIGKILL):
-        raise RuntimeError(f"the harmed process ended with status {status}: {words}")
+        raise RuntimeError(f"the harmed process ended with status {status}: {output}")
     try:
         if status:
             do(True)
@@ -158,8 +158,8 @@ def _run_child(do: Callable[[], None], harm: Callable[[], None]) -> tuple[int, s
         finally:
             os._exit(status)
     os.close(writer)
-    with os.fdopen(reader, "rb") as words:
-        text = words.read().decode("utf-8", "replace")
+    with os.fdopen(reader, "rb") as output:
+        text = output.read().decode("utf-8", "replace")
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
 
 
@@ -206,8 +206,8 @@ def _count_operations(do: Callable[[], None], place: Path) -> int:
     def note() -> None:
         os.write(writer, b".")
 
-    status, words = _run_child(do, partial(_watch, place, note))
-    assert status == 0, words
+    status, output = _run_child(do, partial(_watch, place, note))
+    assert status == 0, output
     os.close(writer)
     with os.fdopen(reader, "rb") as dots:
         return max(1, len(dots.read()))

@@ -1,4 +1,4 @@
-"""Random changes to bytes, texts and trees of plain values, as faults and enemies make them."""
+"""Random changes to bytes, texts and trees of plain values, as faults and attackers make them."""
 
 import json
 from collections.abc import Callable
@@ -38,13 +38,11 @@ def mutate_bytes(content: bytes, random: Random) -> bytes:
     return content
 
 
-def _flip(content: bytes, random: Random) -> bytes:
-    return flip_bit(content, random.randrange(8 * len(content))) if content else b"\1"
-
-
-def flip_bit(content: bytes, bit: int) -> bytes:
+def flip(content: bytes, random: Random) -> bytes:
     """Flip one bit."""
-    changed = bytearray(content)
+    if not content:
+        return b"\1"
+    changed, bit = bytearray(content), random.randrange(8 * len(content))
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
 
@@ -84,7 +82,7 @@ def _noise(content: bytes, random: Random) -> bytes:
 
 
 BYTE_CHANGES: tuple[Callable[[bytes, Random], bytes], ...] = (
-    *(_flip, _flip, _cut, _delete, _repeat, _zero, _insert, _insert, _overwrite, _noise),
+    *(flip, flip, _cut, _delete, _repeat, _zero, _insert, _insert, _overwrite, _noise),
 )
 
 

@@ -44,16 +44,16 @@ def _begin(templates: Path, hosts: int, folder: Path) -> Callable[[Random], Atte
     place = folder / "place"
 
     def run(place: Path) -> tuple[int, Any]:
-        statuses, words = _run_ranks(templates, place, hosts)
-        return int(any(status != 0 for status in statuses)), words
+        statuses, outputs = _run_ranks(templates, place, hosts)
+        return int(any(status != 0 for status in statuses)), outputs
 
     seconds, expected = run_undisturbed(place, run, _look)
 
     def make(random: Random) -> Attempt:
         shutil.rmtree(place)
         place.mkdir()
-        for words in folder.glob("words-*"):
-            words.unlink()
+        for output in folder.glob("output-*"):
+            output.unlink()
         after, victim = seconds * random.uniform(0.05, 1), random.randrange(RANKS)
         harm = partial(_kill_rank, templates, place, hosts, victim, after)
         same = random.random() < 0.5
@@ -70,24 +70,24 @@ def _look(place: Path) -> Any:
 
 def _kill_rank(templates: Path, place: Path, hosts: int, victim: int, after: float) -> None:
     """Train, and kill one rank; raise an error unless the other ends as it should."""
-    statuses, words = _run_ranks(templates, place, hosts, victim, after)
+    statuses, outputs = _run_ranks(templates, place, hosts, victim, after)
     for rank, status in enumerate(statuses):
         if status is None:
-            raise TimeoutError(f"rank {rank} did not end: {words[rank]}")
+            raise TimeoutError(f"rank {rank} did not end: {outputs[rank]}")
         killed = rank == victim and status == -signal.SIGKILL
         if status not in ENDS and not killed:
-            raise RuntimeError(f"rank {rank} ended with status {status}: {words[rank]}")
-        if status == 2 and words[rank].count(MESSAGE) != 1:
-            raise RuntimeError(f"rank {rank} did not end with one message: {words[rank]}")
+            raise RuntimeError(f"rank {rank} ended with status {status}: {outputs[rank]}")
+        if status == 2 and outputs[rank].count(MESSAGE) != 1:
+            raise RuntimeError(f"rank {rank} did not end with one message: {outputs[rank]}")
 
 
 def _resume(templates: Path, place: Path, hosts: int, harm: Callable[[], None]) -> Any:
     """Resume on all ranks, or on one if there are no `hosts`; return what was written."""
     harm()
     if hosts:
-        statuses, words = _run_ranks(templates, place, hosts)
+        statuses, outputs = _run_ranks(templates, place, hosts)
         if any(statuses):
-            raise RuntimeError(f"the resumed ranks ended with {statuses}: {words}")
+            raise RuntimeError(f"the resumed ranks ended with {statuses}: {outputs}")
         return _look(place)
     _train(templates, place, devices=1)
     return "resumed on one rank" if _look(place)["epochs"] else "no epochs"
@@ -111,7 +111,7 @@ def _run_ranks(
     """
     port = _find_port()
     ranks = [_fork(partial(_be_rank, templates, place, hosts, rank, port)) for rank in range(RANKS)]
-    texts = [place.parent / f"words-{rank}" for rank in range(RANKS)]
+    texts = [place.parent / f"output-{rank}" for rank in range(RANKS)]
     statuses: dict[int, int] = {}
 
     def wait(seconds: float, until: Callable[[], bool]) -> None:
@@ -165,9 +165,9 @@ def _fork(do: Callable[[], None]) -> int:
 
 
 def _be_rank(templates: Path, place: Path, hosts: int, rank: int, port: int) -> None:
-    """Train as one rank, with the words of the command line in a file."""
-    words = os.open(place.parent / f"words-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(words, 2)
+    """Train as one rank, and write the messages of the command line to a file."""
+    output = os.open(place.parent / f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     local = RANKS // hosts
     os.environ |= {

@@ -1,4 +1,4 @@
-"""Tries of an attack: forked processes make them, and each ends as one of a few words.
+"""Tries of an attack: forked processes make them, and each ends with one of a few outcomes.
 
 A try that brings down its process, or that takes too long, costs that process only.
 """
@@ -6,7 +6,6 @@ A try that brings down its process, or that takes too long, costs that process o
 import json
 import logging
 import os
-import re
 import resource
 import selectors
 import shutil
@@ -15,21 +14,16 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
+from benchmarks.attack_tallies import Outcome, Tally
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
 
-Outcome = Literal["ok", "refused", "unnamed", "silent", "traceback", "crash", "hang"]
-"""How a try ends: the input is read; an error names it, or does not; a wrong answer comes without a
-warning; an exception that is not a `UserError`; the process dies; it takes too long."""
-FAILURES: tuple[Outcome, ...] = ("unnamed", "silent", "traceback", "crash", "hang")
 SLOWEST = 10.0
 """Seconds of computing after which a try hangs."""
 BLOCKED = 30
@@ -65,67 +59,33 @@ class Attack:
     """Prepares a folder of its own for each process, and returns what makes the tries."""
 
 
-@dataclass
-class Tally:
-    """How the tries of one attack ended."""
-
-    name: str
-    outcomes: Counter[str] = field(default_factory=Counter)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-    """One try for each different failure: its seed, outcome and detail."""
-    seconds: float = 0.0
-    commits: Counter[str] = field(default_factory=Counter)
-    """Number of tries at each commit of longtail."""
-
-    def __post_init__(self) -> None:
-        self._kinds: set[tuple[str, str]] = set()
-
-    @staticmethod
-    def from_json(tree: dict[str, Any]) -> "Tally":
-        """Read what `to_json` returned."""
-        outcomes, commits = Counter(tree["outcomes"]), Counter(tree["commits"])
-        return Tally(tree["name"], outcomes, tree["failures"], tree["seconds"], commits)
-
-    def extend(self, more: "Tally", commit: str) -> None:
-        """Count the tries of `more`, which were made at `commit`."""
-        self.outcomes += more.outcomes
-        self.failures += more.failures
-        self.seconds += more.seconds
-        self.commits[commit] += more.outcomes.total()
-
-    def add(self, seed: int, outcome: str, detail: str) -> None:
-        """Count one try."""
-        self.outcomes[outcome] += 1
-        kind = outcome, re.sub(r"0x\w+|\d+|'.*?'", "#", detail)
-        if outcome in FAILURES and kind not in self._kinds:
-            self._kinds.add(kind)
-            self.failures.append({"seed": seed, "outcome": outcome, "detail": detail})
-
-    @property
-    def failed(self) -> int:
-        """Number of tries that failed."""
-        return sum(self.outcomes[word] for word in FAILURES)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "name": self.name,
-            "tries": self.outcomes.total(),
-            "failed": self.failed,
-            "outcomes": dict(self.outcomes),
-            "failures": self.failures,
-            "seconds": round(self.seconds, 1),
-            "commits": dict(self.commits),
-        }
-
-
 def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -> Tally:
     """Make one try for each of `seeds`, spread over forked processes."""
     tally, began = Tally(attack.name), time.perf_counter()
-    chosen = selectors.DefaultSelector()
-    for share in (seeds[start::processes] for start in range(processes)):
-        if share:
+    shares = (seeds[start::processes] for start in range(processes))
+    with _select_workers() as chosen:
+        for share in filter(None, shares):
             _start(chosen, attack, share, folder)
+        _receive_tries(chosen, attack, folder, tally)
+    tally.seconds = time.perf_counter() - began
+    return tally
+
+
+@contextmanager
+def _select_workers() -> Iterator[selectors.BaseSelector]:
+    """Yield a selector of workers; an error ends those that are still at work."""
+    with selectors.DefaultSelector() as chosen:
+        try:
+            yield chosen
+        finally:
+            for key in list(chosen.get_map().values()):
+                key.data.kill()
+
+
+def _receive_tries(
+    chosen: selectors.BaseSelector, attack: Attack, folder: Path, tally: Tally
+) -> None:
+    """Count tries until all workers have ended; another takes the place of one that fails."""
     looked = time.monotonic()
     while chosen.get_map():
         ready = {key.fd for key, _ in chosen.select(timeout=WAIT)}
@@ -144,8 +104,6 @@ def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -
             rest = worker.stop(tally, "hang" if late else "crash")
             if rest:
                 _start(chosen, attack, rest, folder)
-    tally.seconds = time.perf_counter() - began
-    return tally
 
 
 @dataclass
@@ -180,15 +138,19 @@ class _Worker:
 
     def stop(self, tally: Tally, outcome: Outcome) -> range:
         """End the process, and return the seeds of the tries that it has not come to."""
-        os.killpg(self.process, signal.SIGKILL)  # its children too
-        os.close(self.pipe)
-        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        status = self.kill()
         if self.done == len(self.seeds):
             return range(0)
         if status == BROKEN:
             raise RuntimeError("the attack itself is broken, see above")
         tally.add(self.seeds[self.done], outcome, f"exit status {status}")
         return self.seeds[self.done + 1 :]
+
+    def kill(self) -> int:
+        """End the process, and return its exit status."""
+        os.killpg(self.process, signal.SIGKILL)  # its children too
+        os.close(self.pipe)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
 def _read_computing_time(process: int) -> float:
@@ -265,8 +227,8 @@ def run_undisturbed(
     """
     place.mkdir()
     began = time.perf_counter()
-    status, words = run(place)
-    assert status == 0, words
+    status, output = run(place)
+    assert status == 0, output
     return time.perf_counter() - began, look(place)
 
 
@@ -300,18 +262,3 @@ def _collect_warnings() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = before
-
-
-def read_tallies(path: Path) -> dict[str, Tally]:
-    """Read the tallies of a file by name; none if there is no such file."""
-    if not path.exists():
-        return {}
-    tallies = map(Tally.from_json, json.loads(path.read_text(encoding="utf-8"))["attacks"])
-    return {tally.name: tally for tally in tallies}
-
-
-def write_tallies(path: Path, tallies: Iterable[Tally], **facts: Any) -> None:
-    """Write the tallies as JSON."""
-    content = {**facts, "attacks": [tally.to_json() for tally in tallies]}
-    with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -114,7 +114,7 @@ def _stream(templates: Path, folder: Path, again: bool) -> None:
     labels = np.arange(ROWS) % CLASSES
     done, estimator = 0, DeconfoundTDEClassifier(random_state=0)
     if path.exists():
-        done, estimator = pickle.loads(path.read_bytes())  # of this attack, not of an enemy
+        done, estimator = pickle.loads(path.read_bytes())  # this attack wrote it
     for chunk in range(done, CHUNKS):
         estimator.partial_fit(rows[chunk], labels, classes=np.arange(CLASSES))
         write_bytes(path, pickle.dumps((chunk + 1, estimator)))

@@ -33,8 +33,8 @@ def check_checkout(results: Path) -> None:
         )
     if ask_git(results, "rev-parse", "HEAD") is None:
         raise UserError(
-            f"check asks git which code made a result, and {results} is not in a clone: clone the "
-            "repository"
+            f"check asks git which code made a result, and git finds no commit of {results}: "
+            "install git, or clone the repository"
         )
 
 

@@ -1,5 +1,6 @@
 """The command `python -m benchmarks NAME`, which runs benchmarks and writes their tables."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -203,7 +204,8 @@ def parse(arguments: list[str]) -> BenchCommand:
         raise
     if "--only" in arguments and not command.only:  # its only word became NAME
         raise late
-    return command
+    root = command.root and Path(os.path.expanduser(command.root))  # shells keep --root=~/data
+    return replace(command, root=root)
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -13,8 +13,8 @@ from longtail.data.catalogue import PACKED, PackedSet, data_root, find_folder
 
 
 def check_root(root: Path | None) -> None:
-    """Raise if `--root` is no folder."""
-    if root is not None and not root.expanduser().is_dir():
+    """Raise if `--root` is not a folder."""
+    if root is not None and not root.is_dir():
         raise UserError(f"--root {root}: there is no such folder. Pass the folder of the data")
 
 

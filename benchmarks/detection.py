@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from benchmarks import lvis_step
 from benchmarks.detection_details import make_tables, measure_details, price_training
-from benchmarks.pricing import parse_shard
 from benchmarks.recipes import (
     RecipeBench,
     read_about,
@@ -23,6 +22,7 @@ from benchmarks.recipes import (
     select_recipes,
 )
 from benchmarks.result_files import read_all
+from benchmarks.shards import take_shard
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert, differences
@@ -129,8 +129,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         The shards of all trainings of `seeds` are the same, whatever is done already.
         """
         every = list(self.trainings(select_recipes(self.recipes, seeds, ())))
-        part, parts = parse_shard(shard)
-        own = set(every[part::parts])
+        own = set(take_shard(every, shard))
         found = [rows for folder, rows in self.trainings(wanted).items() if folder in own]
         return [row for rows in found for row in rows]
 

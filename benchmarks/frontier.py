@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from torch import Tensor
 
 from benchmarks.data_folder import check_data
-from benchmarks.pricing import parse_shard
-from benchmarks.result_files import format_spread
+from benchmarks.result_files import append_line, format_spread, read_lines
+from benchmarks.shards import take_shard
 from benchmarks.words import select_words
 from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
@@ -44,7 +44,6 @@ from longtail.training.recipes import read_recipe
 if TYPE_CHECKING:
     from benchmarks.command import BenchCommand
 
-T = TypeVar("T")
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
 """Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
@@ -88,8 +87,7 @@ def run_command(command: "BenchCommand") -> None:
     )
     folder = command.results / "frontier"
     out = command.out or folder / f"{Path(command.variants).stem}.jsonl"
-    done = read_lines([*sorted(folder.glob("*.jsonl")), out])
-    wanted = select_missing(units, command.shard, done)
+    wanted = select_missing(units, command.shard, read_lines(folder, out))
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
     if command.dry_run:
@@ -137,30 +135,12 @@ def read_units(
     return units
 
 
-def read_lines(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Read the lines of results in `paths`; the last line may be cut short."""
-    lines = []
-    for path in paths:
-        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                continue
-    return lines
-
-
 def select_missing(
     units: Sequence[VariantUnit], shard: str, done: Sequence[Mapping[str, Any]]
 ) -> list[VariantUnit]:
     """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
     found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
     return [unit for unit in take_shard(units, shard) if unit.key not in found]
-
-
-def take_shard(units: Sequence[T], shard: str) -> list[T]:
-    """Return the units of a shard, as 0/6 is the first of six."""
-    part, parts = parse_shard(shard)
-    return list(units[part::parts])
 
 
 def bench_frontier(
@@ -186,16 +166,6 @@ def bench_frontier(
         line = make_line(unit, reopen(run, loaded[source]))
         append_line(out, line)
         yield line
-
-
-def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Append `line` in one write, so that processes can share the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        file.seek(max(0, file.seek(0, 2) - 1))
-        end = file.read(1)
-        cut = end not in (b"", b"\n")  # a killed process left a line without its end
-        file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
 
 
 def make_line(unit: VariantUnit, opened: OpenRun) -> dict[str, Any]:

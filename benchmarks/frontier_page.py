@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.frontier import read_lines
-from benchmarks.result_files import format_spread, write_page
+from benchmarks.result_files import format_spread, read_lines, write_page
 from longtail import methods
 from longtail.evaluation import tables
 
@@ -183,7 +182,7 @@ def describe_choice(results: Path) -> str:
 def group_by_variant(results: Path, name: str) -> dict[str, list[Line]]:
     """Read the lines of a set of variants, by variant in the order of the names."""
     groups: dict[str, list[Line]] = {}
-    for line in read_lines([results / NAME / f"{name}.jsonl"]):
+    for line in read_lines(results / NAME / f"{name}.jsonl"):
         groups.setdefault(line["variant"], []).append(line)
     return dict(sorted(groups.items()))
 

@@ -16,10 +16,10 @@ import torch
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.data_folder import check_data
-from benchmarks.frontier import append_line, read_lines, take_shard
 from benchmarks.other_trainers import TRAINERS, Outcome
 from benchmarks.recipe_task import Task
-from benchmarks.result_files import format_spread, write_page
+from benchmarks.result_files import append_line, format_spread, read_lines, write_page
+from benchmarks.shards import take_shard
 from benchmarks.words import select_words
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
@@ -61,11 +61,8 @@ def run_command(command: "BenchCommand") -> None:
     """Train the missing seeds of a shard, then write the page."""
     folder = command.results / NAME
     out = command.out or folder / f"{NAME}.jsonl"
-
-    def read_done() -> list[dict[str, Any]]:
-        return read_lines(sorted({*folder.glob("*.jsonl"), out}))
-
-    units = select_units(command.seeds or 3, command.only, command.shard, read_done())
+    done = read_lines(folder, out)
+    units = select_units(command.seeds or 3, command.only, command.shard, done)
     for unit in units:
         print(f"{unit.trainer}  seed {unit.seed}")
     if command.dry_run:
@@ -75,7 +72,7 @@ def run_command(command: "BenchCommand") -> None:
     for line in bench_integrations(units, out, root=root, machine=machine, **places):
         print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
     # read again: other shards have written meanwhile
-    page = write_integrations_page(command.results, read_done())
+    page = write_integrations_page(command.results, read_lines(folder, out))
     print(f"written to {out} and {page}")
 
 
@@ -148,10 +145,9 @@ def write_integrations_page(results: Path, lines: Sequence[Mapping[str, Any]]) -
         if not found:
             continue
         means = [line["class_mean"] for line in found]
-        version = f" {found[0]['version']}" if found[0]["version"] else ""
         rows.append(
             [
-                f"{name}{version}",
+                " ".join(filter(None, [name, found[0]["version"]])),
                 str(len(found)),
                 *(format_spread(line.get(key) for line in found) for key in tables.SPLITS),
                 format_spread(means),

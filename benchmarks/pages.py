@@ -22,13 +22,12 @@ from benchmarks import (
 )
 from benchmarks.bench import ClassifierBench
 from benchmarks.detection import DetectionBench
-from benchmarks.frontier import read_lines
 from benchmarks.registry import BENCHMARKS
+from benchmarks.result_files import read_lines
 
 
 def _write_integrations(results: Path) -> Path:
-    lines = read_lines(sorted((results / integrations.NAME).glob("*.jsonl")))
-    return integrations.write_integrations_page(results, lines)
+    return integrations.write_integrations_page(results, read_lines(results / integrations.NAME))
 
 
 WRITERS: dict[str, Callable[[Path], Path]] = {

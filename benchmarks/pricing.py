@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 from benchmarks.result_files import read_all
 from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError
 from longtail.data import kinds
 from longtail.data.catalogue import LISTED
 from longtail.data.cut import compute_tail_counts
@@ -157,7 +156,8 @@ def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> H
 
 def read_gpu_results(results: Path) -> list[Result]:
     """Read every result of a classifier that was trained on a GPU, and the rate of photographs."""
-    found = [json.loads(path.read_text()) for path in sorted(results.rglob("*-s[0-9]*.json"))]
+    paths = sorted(results.rglob("*-s[0-9]*.json"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     # some results of detectors have these too, and only they have average precisions
     known = [r for r in found if {"ratio", "images_per_second"} <= r.keys() and "ap" not in r]
     known += [rate for measured in read_all(results / "images") for rate in _list_rates(measured)]
@@ -176,14 +176,6 @@ def _list_rates(measured: Mapping[str, Any]) -> list[Result]:
         for way in measured["throughputs"]
         if way["mode"] == "resident"
     ]
-
-
-def parse_shard(shard: str) -> tuple[int, int]:
-    """Parse PART/PARTS, as 0/6 is the first of six."""
-    part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
-        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
-    return int(part), int(parts)
 
 
 def split_work(

@@ -14,6 +14,8 @@ import torch
 from longtail.integrations.ray import Batch, RayPredictor
 
 WAYS = ("ray 1 actor", "ray 2 actors")
+PROCESSORS = 4
+"""Logical processors of Ray on every machine: more than two actors of one thread each need."""
 AGAINST = {"ray 2 actors": "ray 1 actor"}
 BATCH = 16
 
@@ -45,15 +47,18 @@ def measure(model: Path, names: Sequence[str], actors: int) -> float:
     """Return images a second from when every actor has done its first batch."""
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, ignore_reinit_error=True, log_to_driver=False)
-    rows = [{"path": name} for name in names]
-    images = ray.data.from_items(rows, override_num_blocks=max(1, len(rows) // BATCH))
-    made = images.map_batches(
-        TimedPredictor,
-        fn_constructor_args=[str(model.absolute())],
-        batch_size=BATCH,
-        compute=ray.data.ActorPoolStrategy(size=actors),
-    ).take_all()
+    ray.init(num_cpus=PROCESSORS, include_dashboard=False, log_to_driver=False)
+    try:
+        rows = [{"path": name} for name in names]
+        images = ray.data.from_items(rows, override_num_blocks=max(1, len(rows) // BATCH))
+        made = images.map_batches(
+            TimedPredictor,
+            fn_constructor_args=[str(model.absolute())],
+            batch_size=BATCH,
+            compute=ray.data.ActorPoolStrategy(size=actors),
+        ).take_all()
+    finally:
+        ray.shutdown()  # or its processes would take time from the next way
     return count_rate(made, actors)
 
 

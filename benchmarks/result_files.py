@@ -6,6 +6,7 @@ only, so that every figure of a page is in a file.
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,30 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         temporary.write_text(
             json.dumps(round_floats(dict(content)), indent=1) + "\n", encoding="utf-8"
         )
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append `line` in one write, so that processes can share the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(max(0, file.seek(0, 2) - 1))
+        end = file.read(1)
+        cut = end not in (b"", b"\n")  # a killed process left a line without its end
+        file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
+
+
+def read_lines(*places: Path) -> list[dict[str, Any]]:
+    """Read the lines of JSON of files, and of the .jsonl files of folders.
+
+    Skips lines that a killed process cut short.
+    """
+    found = (place.glob("*.jsonl") if place.is_dir() else [place] for place in places)
+    lines = []
+    for path in sorted({path for paths in found for path in paths if path.exists()}):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(text))
+    return lines
 
 
 def check_features(sha256: str, paths: Iterable[Path]) -> None:
@@ -54,8 +79,9 @@ def _find_result(curves: Path) -> Path:
 @cache
 def read_results(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Read a JSON file as one line, and a file of JSON lines line by line."""
-    text = path.read_text(encoding="utf-8")
-    return tuple(map(json.loads, text.splitlines() if path.suffix == ".jsonl" else [text]))
+    if path.suffix == ".jsonl":
+        return tuple(read_lines(path))
+    return (json.loads(path.read_text(encoding="utf-8")),)
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:

@@ -106,7 +106,7 @@ def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = 
     return write_table(results)
 
 
-def make(folder: Path, rows: int, dim: int, classes: int, seed: int = 0) -> None:
+def make(folder: Path, rows: int, dim: int, classes: int) -> None:
     """Write x.npy (N, D) float32, y.npy (N,), x_test.npy, y_test.npy: post-ReLU, long-tailed."""
     needed, free = rows * dim * 4, shutil.disk_usage(folder).free
     if needed > 0.9 * free:
@@ -114,7 +114,7 @@ def make(folder: Path, rows: int, dim: int, classes: int, seed: int = 0) -> None
             f"{rows:,} rows take {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free in "
             f"{folder.parent}: pass fewer --rows, or set TMPDIR to a larger disk"
         )
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     centres = SPREAD * random.standard_normal((classes, dim), dtype=np.float32) + 0.3
     frequency = 1 / np.arange(1, classes + 1)
     for name, count in (("", rows), ("_test", TEST_ROWS)):

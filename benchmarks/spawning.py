@@ -1,4 +1,4 @@
-"""What benchmarks that start several processes on one device have in common."""
+"""Functions that benchmarks with several processes on one device share."""
 
 import os
 import signal

@@ -26,7 +26,7 @@ from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import Sizes, build_step
 from longtail.training.inputs import sample_input
-from longtail.training.launch import launch
+from longtail.training.launch import find_accelerator, launch
 from longtail.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def run_command(command: "BenchCommand") -> None:
 
 def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> list[Speed]:
     """Measure every variant, rewriting `out` after each."""
-    cuda = torch.cuda.is_available() and config.machine.device != "cpu"
+    cuda = find_accelerator(config.machine) == "cuda"
     found: list[Speed] = []
     for variant, replicas in variants(config, cuda):
         found.append(measure(variant, data, launch(variant.machine), replicas, seconds))

@@ -58,15 +58,16 @@ class StreamContestant:
 
 CONTESTANTS = {
     "deconfound-tde, stream": StreamContestant(
-        lambda seed: DeconfoundTDEClassifier(batch_size=SMALL_BATCH, random_state=seed), True
+        lambda seed: DeconfoundTDEClassifier(batch_size=SMALL_BATCH, random_state=seed),
+        streams=True,
     ),
     "deconfound-tde, anew": StreamContestant(
-        lambda seed: DeconfoundTDEClassifier(random_state=seed), False
+        lambda seed: DeconfoundTDEClassifier(random_state=seed), streams=False
     ),
     "SGDClassifier, stream": StreamContestant(
-        lambda seed: SGDClassifier(loss="log_loss", random_state=seed), True
+        lambda seed: SGDClassifier(loss="log_loss", random_state=seed), streams=True
     ),
-    "LogisticRegression, anew": StreamContestant(lambda seed: build_logistic(), False),
+    "LogisticRegression, anew": StreamContestant(lambda seed: build_logistic(), streams=False),
 }
 
 

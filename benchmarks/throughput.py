@@ -24,6 +24,7 @@ from benchmarks.dataloader import build_loader
 from benchmarks.jpegs import generate, make_data
 from benchmarks.memory import used, watch
 from benchmarks.rates import (
+    IMAGES,
     WAYS,
     Throughput,
     read_modes,
@@ -46,7 +47,7 @@ from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches, count_workers, place
 from longtail.training.cuda_graph import build_step
-from longtail.training.launch import launch
+from longtail.training.launch import find_accelerator, launch
 from longtail.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 
 WARM_UP = 5
 """Warm-up steps of the ceiling."""
-IMAGES = 115_846
-"""Images by default, as many as ImageNet-LT has."""
 INTERVAL = 2.0
 """Seconds between two samples of the host memory."""
 IGNORED = ("replicas", "save_seconds", "workers")
@@ -82,7 +81,7 @@ class ThroughputSetting:
 
 def run_command(command: "BenchCommand") -> None:
     """Measure on a CUDA device, then write the table."""
-    if command.machine.device == "cpu" or not torch.cuda.is_available():
+    if find_accelerator(command.machine) != "cuda":
         raise UserError(
             "images needs a CUDA device: steps of 512 images of 224 pixels are too large for a "
             "CPU. Run it without --device cpu on a machine that has one"
@@ -302,7 +301,7 @@ def _about(setting: ThroughputSetting, paths: Sequence[Path]) -> dict[str, Any]:
     config = setting.config
     kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
     return {
-        **environment(cuda=torch.cuda.is_available() and config.machine.device != "cpu"),
+        **environment(cuda=find_accelerator(config.machine) == "cuda"),
         "cores": count_cores(),
         "machine": {k: v for k, v in asdict(config.machine).items() if k not in IGNORED},
         "backbone": config.backbone,

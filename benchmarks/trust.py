@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.data_folder import check_data
-from benchmarks.frontier import append_line, read_lines, take_shard
 from benchmarks.new_classes import measure_extension
+from benchmarks.result_files import append_line, read_lines
+from benchmarks.shards import take_shard
 from benchmarks.trust_figures import ScoredRun, measure
 from benchmarks.words import select_words
 from longtail.core.config import Config, DataConfig, MachineConfig
@@ -143,7 +144,7 @@ def run_command(command: "BenchCommand") -> None:
     chosen = select_words((one.name for one in sets), command.only)
     sets = [one for one in sets if one.name in chosen]
     units = list_units(sets, command.seeds or 3, command.shard)
-    wanted = select_missing(units, read_lines(sorted((command.results / NAME).glob("*.jsonl"))))
+    wanted = select_missing(units, read_lines(command.results / NAME))
     for unit in wanted:
         print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
     if command.dry_run:

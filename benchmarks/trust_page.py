@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frontier import read_lines
-from benchmarks.result_files import format_spread, write_page
+from benchmarks.result_files import format_spread, read_lines, write_page
 from benchmarks.trust import EXTEND, METHODS, NAME
 from longtail.evaluation import tables
 
@@ -33,7 +32,9 @@ def write_table(results: Path) -> Path:
     """Write RESULTS/trust.md from the files under RESULTS/trust."""
     parts = [NOTE]
     for path in sorted((results / NAME).glob("*.jsonl")):
-        lines = read_lines([path])
+        lines = read_lines(path)
+        if not lines:  # a process was killed while it wrote the first one
+            continue
         most = max(line["epochs"] for line in lines)  # fewer epochs only try the command out
         groups: dict[str, list[Found]] = defaultdict(list)
         for line in (line for line in lines if line["epochs"] == most):

@@ -44,7 +44,9 @@ class Version:
             )
         version = read_version("HEAD", room)
         if version is None:
-            raise UserError(f"--again asks git for the present code, and {PACKAGE} has no commit")
+            raise UserError(
+                f"--again asks git for the present code, and git finds no commit of {PACKAGE}"
+            )
         return Version(room, version)
 
     def made(self, path: Path) -> bool:
@@ -71,9 +73,12 @@ def read_version(commit: str, room: str, folder: Path = PACKAGE) -> str | None:
 
 
 def ask_git(folder: Path, *words: str) -> str | None:
-    """Return the output of git in `folder`; None if it fails."""
+    """Return the output of git in `folder`; None if it fails or is not installed."""
     command = ["git", "-C", str(folder.resolve()), *words]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 

@@ -20,11 +20,20 @@ from benchmarks import (
     attack_runs,
     attack_tries,
 )
+from benchmarks.attack_tallies import Tally
 from benchmarks.attack_tries import Attack, Attempt, run_attack
 from helpers import HANGS
 from longtail.core.errors import UserError
 
 TRIES = 24
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Let no try hang because the machine is slow."""
+    monkeypatch.setattr(attack_tries, "SLOWEST", HANGS)
+    monkeypatch.setattr(attack_tries, "BLOCKED", 1)
+    monkeypatch.setattr(attack_ranks, "LONGEST", HANGS)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +88,18 @@ def test_tries_are_added_to_those_of_before(templates, tmp_path, monkeypatch):
         assert tally.outcomes.total() == sum(tally.commits.values()) == each
 
 
+def test_tallies_of_a_continued_attack_have_one_try_of_each_failure():
+    first = Tally("toy")
+    for seed in (3, 4):
+        first.add(seed, "crash", f"exit status {seed}")
+    kept, more = Tally.from_json(first.to_json()), Tally("toy")
+    kept.add(5, "crash", "exit status 5")
+    more.add(6, "crash", "exit status 6")
+    more.add(7, "hang", "exit status 7")
+    kept.extend(more, "c0ffee")
+    assert [failure["seed"] for failure in kept.failures] == [3, 7] and kept.failed == 5
+
+
 WAYS = ("refused", "hang", "traceback", "crash", "unnamed", "silent", "ok")
 
 
@@ -114,6 +135,24 @@ def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
     tally = run_attack(Attack("harness", begin), range(7), tmp_path, processes=1)
     assert tally.outcomes == Counter(WAYS) and tally.failed == 5
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]
+
+
+def begin_once(folder: Path) -> Callable[[Random], Attempt]:
+    """Wait in the first process; fail in the second."""
+    (folder.parent / "first").mkdir()
+    time.sleep(HANGS)
+    raise AssertionError("nobody has ended this process")
+
+
+def test_a_broken_attack_leaves_no_process(tmp_path, monkeypatch):
+    started, fork = [], os.fork
+    monkeypatch.setattr(os, "fork", lambda: started.append(fork()) or started[-1])
+    with pytest.raises(RuntimeError, match="the attack itself is broken"):
+        run_attack(Attack("broken", begin_once), range(2), tmp_path, processes=2)
+    assert len(started) == 2
+    for process in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_a_try_that_only_waits_hangs_too():

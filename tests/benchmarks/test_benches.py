@@ -23,7 +23,7 @@ from benchmarks import (
 from benchmarks.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from benchmarks.command import main as bench_command
 from benchmarks.result_files import read_all
-from helpers import numbers_in
+from helpers import read_page
 from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.evaluation import tables
@@ -300,7 +300,7 @@ def test_scale_fits_all_from_one_file_and_deletes_it(tmp_path, monkeypatch):
     assert [fit["classifier"] for fit in found["fits"]] == list(scale.CONTESTANTS)
     assert found["array_bytes"] >= 1000 * 16 * 4 and not folders[0].exists()
     assert "not converged" in page or found["fits"][2]["converged"]
-    assert all(fit["balanced"] > 33 for fit in found["fits"])
+    assert all(fit["balanced"] > 50 for fit in found["fits"])
 
 
 def test_too_many_rows_are_refused_before_they_are_written(tmp_path, capsys):
@@ -332,15 +332,16 @@ def test_what_the_docs_say_of_embeddings_is_what_was_measured():
     found = read_all(ROOT / "results/embeddings")
     docs = (ROOT / "docs/embeddings.md").read_text()
     assert tables.markdown(*embeddings.summary(found)) in docs
-    overall = {
+    before, after, logistic = (
         f"{np.mean([r['overall'] for r in found if _is(r, name, 'coco-boxes')]):.1f}"
         for name in ("deconfound", "deconfound-tde", "logistic")
-    }
-    assert overall <= numbers_in(docs)
+    )
+    sentence = f"falls there from {before} to {after}, below the {logistic} of plain logistic"
+    assert sentence in read_page(ROOT / "docs/embeddings.md")
 
 
 def test_what_the_docs_say_of_streams_is_what_was_measured():
-    docs = numbers_in((ROOT / "docs/embeddings.md").read_text())
+    docs = read_page(ROOT / "docs/embeddings.md")
     page = (ROOT / "results/stream.md").read_text()
     rows = {
         (part.splitlines()[0], line.split(" | ")[0].strip("| ")): line.strip("| ").split(" | ")
@@ -356,14 +357,20 @@ def test_what_the_docs_say_of_streams_is_what_was_measured():
         )
     )
     end, met, seconds = 4, 5, 6
-    balanced = [row[end] for row in (once, anew, logistic, sgd)]
-    balanced += [
+    slower = [f"{_mean(row[seconds]) / _mean(once[seconds]):.0f}" for row in (anew, logistic)]
+    boxes, rival = (
         rows["coco-boxes", name][met]
         for name in ("deconfound-tde, stream", "LogisticRegression, anew")
-    ]
-    assert {f"{_mean(cell)}" for cell in balanced} <= docs
-    slower = (f"{_mean(r[seconds]) / _mean(once[seconds]):.0f}" for r in (anew, logistic))
-    assert set(slower) <= docs
+    )
+    for sentence in (
+        f"learning each row once ends at a balanced accuracy of {_mean(once[end])}. Fitting again "
+        f"after each of twenty pieces ends at {_mean(anew[end])} and takes {slower[0]} times as "
+        f"long, and logistic regression ends at {_mean(logistic[end])} and takes {slower[1]} times "
+        "as long.",
+        f"also learns each row once, ends at {_mean(sgd[end])}.",
+        f"is worse than that of logistic regression: {_mean(boxes)} against {_mean(rival)}.",
+    ):
+        assert sentence in docs
 
 
 def _mean(cell: str) -> float:

@@ -100,6 +100,14 @@ def test_lines_of_json_have_commits_too(evidence):
         run(evidence)
 
 
+def test_a_line_that_a_killed_process_cut_short_is_skipped(evidence):
+    path = evidence / "results/lines.jsonl"
+    path.write_text('{"git": "abcdef0"}\n{"git": "abc')
+    assert run(evidence) == 0
+    result_files.append_line(path, {"git": "abcdef0"})
+    assert run(evidence) == 0
+
+
 @pytest.mark.parametrize(
     "figure",
     [
@@ -276,7 +284,7 @@ def test_only_a_checkout_with_its_history_is_checked(tmp_path, evidence, capsys)
     for place, message in (
         (tmp_path / "none", "none is not the folder of results of a checkout"),
         (evidence / "results/toy", "toy is not the folder of results of a checkout"),
-        (evidence / "results", "results is not in a clone: clone the repository"),
+        (evidence / "results", "results: install git, or clone the repository"),
     ):
         with pytest.raises(SystemExit):
             main(["check", "--results", str(place), "--recipes", str(evidence / "recipes")])

@@ -168,6 +168,14 @@ def test_a_missing_root_is_reported_before_the_page_is_written(toy, capsys):
     assert not page.exists()
 
 
+def test_the_home_folder_may_be_the_root(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features/toy.npz").touch()
+    error = refuse(capsys, "embeddings", "--root=~/features", "--only", "none")
+    assert error.startswith("longtail: --only none: ")
+
+
 def test_missing_data_is_reported_before_the_page_is_written(toy, capsys):
     main(["toy", "--device", "cpu"])
     page = Path("results/toy.md")

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import pricing, sharing
 from benchmarks.bench import ClassifierBench
 from benchmarks.command import main
+from helpers import HANGS
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
@@ -56,9 +57,9 @@ def test_an_interrupt_ends_the_processes_without_their_tracebacks(monkeypatch, c
 
     monkeypatch.setattr(sharing, "_check_alive", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        sharing._run_workers(2, DIGITS, [sharing.Round(2, 32)], 600.0)
+        sharing._run_workers(2, DIGITS, [sharing.Round(2, 32)], HANGS)
     for worker in started:
-        worker.join(60)
+        worker.join(HANGS)
     assert len(started) == 2 and not any(worker.is_alive() for worker in started)
     assert "Traceback" not in capfd.readouterr().err
 

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import frontier, frontier_page
 from benchmarks.command import main as bench_command
+from benchmarks.result_files import append_line, read_lines
 from longtail.core.errors import UserError
 from longtail.runs.folder import Run
 
@@ -42,7 +43,7 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     assert len(units) == 6
     out = tmp_path / "0.jsonl"
     bench(tmp_path, variants, "--seeds", "1", "--out", str(out))
-    lines = frontier.read_lines([out])
+    lines = read_lines(out)
     assert [line["variant"] for line in lines] == ["head", "counted", "linear"]
     for line in lines:
         rules = line["rules"]
@@ -62,14 +63,14 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     ]
     with out.open("a") as file:
         file.write('{"variant": "cut sh')  # a line that a killed process left
-    assert frontier.read_lines([out]) == lines
-    frontier.append_line(out, lines[0])
-    assert frontier.read_lines([out]) == [*lines, lines[0]]
+    assert read_lines(out) == lines
+    append_line(out, lines[0])
+    assert read_lines(out) == [*lines, lines[0]]
 
 
 def test_held_out_leaves_the_test_part_unread(variants, tmp_path, capsys):
     bench(tmp_path, variants, "--seeds", "1", "--only", "head", "--held-out")
-    (line,) = frontier.read_lines([tmp_path / "results/frontier/few.jsonl"])
+    (line,) = read_lines(tmp_path / "results/frontier/few.jsonl")
     assert line["evaluated_on"] == "val" and line["rules"]["tde"]["chosen"] >= 0
     run = Run(tmp_path / "runs/frontier/val/digits-lt-20/head-s0")
     assert run.config.files.val_fraction == 0.2 and run.result["evaluated_on"] == "val"
@@ -129,7 +130,7 @@ def test_the_comparison_takes_means_over_seeds_and_sorts_them(tmp_path):
     ]
     for name, part in (("final", lines[:2]), ("counted", lines[2:])):
         for line in part:
-            frontier.append_line(tmp_path / "frontier" / f"{name}.jsonl", line)
+            append_line(tmp_path / "frontier" / f"{name}.jsonl", line)
     rows = frontier_page.compare(tmp_path, "cifar100-lt:100").splitlines()
     cells = " | ResNet-32 | 400 | "
     assert (
@@ -158,9 +159,9 @@ def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
     several = {"tde": {"0.5": 2.2, "1": 2.1, "1.5": 2.4}, "self-prior": {"0.75": 2.0, "1": 2.1}}
     searched = line(frontier_page.SEARCHED, **one | several)
     searched["rules"]["tde"]["chosen"] = 1.0
-    frontier.append_line(tmp_path / "frontier/clipped.jsonl", searched)
-    frontier.append_line(tmp_path / "frontier/final.jsonl", line("c100-100-dual-200", **one))
-    frontier.append_line(tmp_path / "frontier/ablation.jsonl", line("linear-head", **one))
+    append_line(tmp_path / "frontier/clipped.jsonl", searched)
+    append_line(tmp_path / "frontier/final.jsonl", line("c100-100-dual-200", **one))
+    append_line(tmp_path / "frontier/ablation.jsonl", line("linear-head", **one))
     page = frontier_page.write_frontier_page(tmp_path).read_text()
     assert "the likelihood is best at TDE 1, self-prior 0.75." in page
     ablation = page.partition("## One part left out at a time")[2]

@@ -17,6 +17,7 @@ from benchmarks import processes
 from benchmarks.bench import ClassifierBench
 from benchmarks.command import main
 from benchmarks.spawning import block_interrupt
+from helpers import HANGS
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.core.locks import hold_lock
@@ -89,8 +90,7 @@ def test_a_failure_does_not_stop_the_others(tmp_path, fork, capsys):
         if "0" in log.name:
             log.write_text("longtail: the disk is full\nlongtail cannot write\n")
             sys.exit(2)
-        while not seen.is_set():
-            time.sleep(0.01)
+        assert seen.wait(HANGS)
         log.write_text("done")
 
     def read_failure(running, *rest):
@@ -113,7 +113,7 @@ def test_a_failure_does_not_stop_the_others(tmp_path, fork, capsys):
 def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
     def work(bench, share, root, machine, shards, log, stopping):
         log.write_text("trains")
-        stopping.wait()
+        assert stopping.wait(HANGS)
         log.write_text("saved")
         sys.exit(143)
 
@@ -139,7 +139,7 @@ def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
 def test_a_second_ctrl_c_kills_the_processes(tmp_path, fork):
     def work(bench, share, root, machine, shards, log, stopping):
         log.write_text("trains")
-        time.sleep(600)
+        time.sleep(HANGS)
 
     def interrupt(running, *rest):
         if all(log.exists() for log in logs):
@@ -159,7 +159,8 @@ def test_ctrl_c_waits_while_processes_start():
     with pytest.raises(KeyboardInterrupt), block_interrupt():
         # to this thread: any other thread of pytest could take a signal to the process at once
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        blocked = subprocess.run([sys.executable, "-c", BLOCKED], check=True, capture_output=True)
+        words = [sys.executable, "-c", BLOCKED]
+        blocked = subprocess.run(words, check=True, capture_output=True, timeout=HANGS)
         assert blocked.stdout == b"True\n"
 
 

@@ -1,6 +1,8 @@
 """The benchmark of predict and embed measures every way once, and its page has every figure."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +52,23 @@ def test_actors_are_timed_while_all_of_them_work():
     assert ray_speed.count_rate(rows, 2) == 4 / (13.5 - 11.5)  # 12, 12.5, 13 and 13.5
     assert ray_speed.count_rate(rows[:5], 1) == 4 / 4
     assert ray_speed.count_rate(rows[:5], 2) == 0.0
+
+
+def test_ray_ends_after_every_measurement(tmp_path, monkeypatch):
+    called = []
+
+    def from_items(rows, **options):
+        raise RuntimeError("no block is left")
+
+    ray = SimpleNamespace(
+        init=lambda **options: called.append("init"),
+        shutdown=lambda: called.append("shutdown"),
+        data=SimpleNamespace(from_items=from_items),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(RuntimeError, match="no block is left"):
+        ray_speed.measure(tmp_path / "model.pt", ["a.png"], 2)
+    assert called == ["init", "shutdown"]
 
 
 def test_the_limit_is_the_slower_of_network_and_decoding_on_a_gpu():

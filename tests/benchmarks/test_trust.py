@@ -81,6 +81,14 @@ def test_it_trains_measures_and_writes_a_page(tmp_path, monkeypatch):
     assert trust.select_missing(units, [trained]) == units[1:]
 
 
+def test_a_file_without_a_whole_line_is_not_on_the_page(tmp_path):
+    for name, content in (("empty", ""), ("cut", '{"set": "cu')):
+        path = tmp_path / f"trust/{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    assert "##" not in trust_page.write_table(tmp_path).read_text()
+
+
 def test_a_dry_run_lists_the_work(capsys, tmp_path):
     words = ["trust", "--dry-run", "--only", "cifar", "--seeds", "2", "--shard", "0/3"]
     bench_command([*words, "--results", str(tmp_path)])

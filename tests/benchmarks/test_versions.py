@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from benchmarks.versions import ROOMS, read_version
+from benchmarks.versions import ROOMS, ask_git, read_version
 
 
 def git(folder, *words: str) -> str:
@@ -57,3 +57,9 @@ def test_an_unknown_commit_has_no_version_and_one_without_rooms_that_of_all_file
     versions = [read_version(each, "runs", tmp_path) for each in (first, second)]
     assert None not in versions and versions[0] != versions[1]
     assert read_version("1234567", "runs", tmp_path) is None
+
+
+def test_a_machine_without_git_knows_no_version(repository, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert ask_git(repository, "rev-parse", "HEAD") is None
+    assert read_version("HEAD", "cli", repository) is None
