@@ -175,10 +175,11 @@ def test_methods_lists_them_with_their_options(capsys, tmp_path):
     longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))
     assert (tmp_path / "methods.md").read_text().startswith("# Methods")
     longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))  # which is its own
-    (tmp_path / "methods.md").write_text("mine")
+    mine = "# My notes\n\nMade with `longtail methods --out methods.md`.\n"
+    (tmp_path / "methods.md").write_text(mine)
     with pytest.raises(SystemExit, match="2"):
         cli.main(["methods", "--out", str(tmp_path / "methods.md")])
-    assert (tmp_path / "methods.md").read_text() == "mine"
+    assert (tmp_path / "methods.md").read_text() == mine
 
 
 def test_data_lists_what_is_embedded(capsys):

@@ -17,6 +17,7 @@ from longtail.detection import predict as predicting
 from longtail.detection.network import regions
 from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import DetectionRun
+from longtail.reporting.figures.canvas import make_panels, save
 from small_detector import small_config
 
 CPU = MachineConfig(device="cpu")
@@ -152,7 +153,7 @@ def test_a_drawing_or_result_never_replaces_an_input(run, place, tmp_path, capsy
     ):
         with pytest.raises(SystemExit) as stop:
             cli.main(["detect", "predict", str(run.folder), *words, "--device", "cpu"])
-        assert stop.value.code == 2 and "is an input and is not replaced" in capsys.readouterr().err
+        assert stop.value.code == 2 and "is not replaced" in capsys.readouterr().err
         assert (photo.read_bytes(), listed.read_bytes()) == kept
 
 
@@ -307,16 +308,25 @@ def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_pa
 def test_only_drawings_and_results_are_replaced(run, tmp_path, capsys):
     photo = tmp_path / "x.png"
     Image.new("RGB", (20, 20), "red").save(photo)
+    plot = save(make_panels(1), tmp_path / "plot.png").read_bytes()
+    captions = b'[{"image_id": 1, "caption": "a cat"}]'
     words = ["detect", "predict", str(run.folder), str(photo), "--device", "cpu"]
-    for flags, name in ((["--out", "out"], "out/x.png"), (["--lvis-json", "x.json"], "x.json")):
-        asked = [*words, flags[0], str(tmp_path / flags[1])]
+    for flags, name, foreign in (
+        (["--out", "out"], "out/x.png", (b"mine", photo.read_bytes(), plot)),
+        (["--lvis-json", "x.json"], "x.json", (b"mine", b"[1, 2]", captions)),
+    ):
+        asked, target = [*words, flags[0], str(tmp_path / flags[1])], tmp_path / name
         for _ in range(2):  # the second command replaces the file of the first
             cli.main(asked)
-        (tmp_path / name).write_bytes(b"mine")
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(asked)
-        assert "was not written by longtail detect predict" in capsys.readouterr().err
-        assert (tmp_path / name).read_bytes() == b"mine"
+        for content in foreign:
+            target.write_bytes(content)
+            with pytest.raises(SystemExit, match="2"):
+                cli.main(asked)
+            assert "was not written by longtail detect predict" in capsys.readouterr().err
+            assert target.read_bytes() == content
+    cli.main([*words, "--out", str(tmp_path / "drawn")])
+    with pytest.raises(UserError, match="not written by longtail figure"):
+        save(make_panels(1), tmp_path / "drawn" / "x.png")
 
 
 def test_an_unwritable_result_is_refused_before_predicting(run, tmp_path, capsys, monkeypatch):

@@ -130,7 +130,7 @@ def test_the_command_prints_the_damage_and_a_summary(run, exports, tmp_path, cap
     (tmp_path / "runs" / "b" / "manifest.json").unlink()
     with pytest.raises(SystemExit, match="1"):
         cli.main(words)
-    assert "of older versions without a recorded hash" in capsys.readouterr().out
+    assert "without a recorded hash" in capsys.readouterr().out
 
 
 def test_a_path_that_cannot_be_verified_hides_no_damage(exports, tmp_path, capsys):
@@ -155,7 +155,7 @@ def test_a_folder_of_exports_is_verified(exports, tmp_path):
     (tmp_path / "model.pt2").write_bytes(b"x")
     (tmp_path / "saved" / "config.json").write_bytes(b"{}")
     damage = verify_all(tmp_path).damage
-    assert len(damage) == 2 and "model.pt2" in damage[0] and "config.json" in damage[1]
+    assert len(damage) == 2 and "config.json" in damage[0] and "model.pt2" in damage[1]
 
 
 def test_damage_is_found_at_any_depth(run, exports, tmp_path):
@@ -171,13 +171,38 @@ def test_damage_is_found_at_any_depth(run, exports, tmp_path):
     )
 
 
-def test_arrays_of_other_programs_are_not_verified(exports, tmp_path):
+def test_exports_inside_a_run_are_verified(run, exports, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "a" / "more").mkdir()
+    shutil.copy(exports / "model.onnx", tmp_path / "runs" / "a" / "more")
+    shutil.copy(exports / "model.safetensors", tmp_path / "runs" / "a" / "mine.safetensors")
+    assert verify_all(tmp_path).verified == verify_all(run.folder).verified + 2
+    for name in ("mine.safetensors", "more/model.onnx"):
+        (tmp_path / "runs" / "a" / name).write_bytes(b"x")
+    found = verify_all(tmp_path / "runs" / "a").damage
+    assert ["mine.safetensors" in found[0], "model.onnx" in found[1], len(found)] == [True, True, 2]
+
+
+def test_files_of_other_programs_are_no_damage(exports, tmp_path):
+    import onnx
+    from safetensors.torch import save_file
+
     shutil.copy(exports / "model.onnx", tmp_path)
     np.save(tmp_path / "mine.npy", np.zeros(3))
     found = verify_all(tmp_path)
     assert (found.verified, found.damage, found.unverified) == (1, [], [])
     with pytest.raises(UserError, match="mine.npy is not a file that longtail verifies"):
         verify_all(tmp_path / "mine.npy")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    save_file({"w": torch.zeros(3)}, foreign / "a.safetensors")
+    graph = onnx.load(exports / "model.onnx")
+    del graph.metadata_props[:]
+    onnx.save(graph, foreign / "b.onnx")
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.zeros(1),)), foreign / "c.pt2")
+    found = verify_all(tmp_path)
+    assert (found.verified, found.damage) == (1, [])
+    assert [path.name for path in found.unverified] == ["a.safetensors", "b.onnx", "c.pt2"]
 
 
 def test_a_run_that_lost_its_configuration_is_found(run, tmp_path):

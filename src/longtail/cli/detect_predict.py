@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from longtail.detection.reopen import OpenDetector
 
 T = TypeVar("T")
-DRAWING = rb"Software\x00longtail"
-"""What every drawing contains."""
-ENTRIES = rb'\A\[(\]|\{"image_id": )'
-"""Beginning of every result file."""
+SIGNATURE = "longtail detect predict"
+"""What every drawing names as its software."""
+ENTRIES = rb'\A\[(\]\Z|\{"image_id": [^{}]*"category_id": [^{}]*"bbox": )'
+"""How every file of detections in COCO's format begins, of other programs too."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class DetectPredict:
 
     def _check_options(self) -> None:
         """Refuse options that do not go together, and places that cannot be written to."""
+        from longtail.core.files import check_own
         from longtail.detection.reopen import check_least_score
 
         if self.annotations and self.images:
@@ -117,6 +118,8 @@ class DetectPredict:
         if self.lvis_json and self.lvis_json.is_dir():
             raise UserError(f"{self.lvis_json} is a folder: --lvis-json is the file to write")
         _check_writable(self.lvis_json.parent if self.lvis_json else self.out)
+        if self.lvis_json:
+            check_own(self.lvis_json, ENTRIES, "longtail detect predict")
 
     def _write_detections(
         self,
@@ -126,11 +129,9 @@ class DetectPredict:
         data: "DetectionSet",
     ) -> None:
         """Write all detections to an LVIS result file, and print how many."""
-        from longtail.core.files import check_own, replace_atomically
+        from longtail.core.files import replace_atomically
         from longtail.detection.average_precision import lvis_json
 
-        _check_not_inputs([out], data, self.annotations)
-        check_own(out, ENTRIES, "longtail detect predict")
         detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
         with replace_atomically(out) as path:
             path.write_text(json.dumps(detections), encoding="utf-8")
@@ -147,12 +148,12 @@ class DetectPredict:
         targets = [self.out / f"{name}.png" for name in names]
         _check_not_inputs(targets, data)
         for target in targets:
-            check_own(target, DRAWING, "longtail detect predict")
+            check_own(target, b"Software\x00" + SIGNATURE.encode(), "longtail detect predict")
         drawings = finished.compare(config, data, chosen, self.least_score)
         detections = 0
         for target, (picture, found) in zip(targets, drawings, strict=True):
             with replace_atomically(target) as path:
-                picture.save(path, "png", pnginfo=_sign())
+                picture.save(path, "png", pnginfo=_make_signature())
             detections += found
         show(
             f"{count_noun(len(chosen), 'picture')} in {self.out} with "
@@ -181,13 +182,13 @@ class DetectPredict:
         return finished.val, True
 
 
-def _sign() -> "PngInfo":
-    """Return the text chunk that tells a drawing from other images."""
+def _make_signature() -> "PngInfo":
+    """Return the PNG text that marks a file as our drawing."""
     from PIL.PngImagePlugin import PngInfo
 
-    signed = PngInfo()
-    signed.add_text("Software", "longtail")
-    return signed
+    signature = PngInfo()
+    signature.add_text("Software", SIGNATURE)
+    return signature
 
 
 def _check_writable(folder: Path) -> None:
@@ -202,14 +203,12 @@ def _check_writable(folder: Path) -> None:
         ) from None
 
 
-def _check_not_inputs(
-    targets: Iterable[Path], data: "DetectionSet", annotations: Path | None = None
-) -> None:
-    """Raise an error if a file to write is one of the images, or their annotations."""
+def _check_not_inputs(targets: Iterable[Path], data: "DetectionSet") -> None:
+    """Raise an error if a file to write is one of the images."""
     existing = [target for target in targets if target.exists()]
     if not existing:
         return
-    inputs = [*(picture.path for picture in data.pictures), *([annotations] if annotations else [])]
+    inputs = (picture.path for picture in data.pictures)
     known = {_identify(path) for path in inputs if path.exists()}
     for target in existing:
         if _identify(target) in known:

@@ -10,8 +10,8 @@ from longtail.cli.arguments import OptionalOut
 from longtail.cli.output import print_lines, show
 from longtail.core.errors import UserError
 
-PAGE = rb"longtail methods --out"
-"""What every page of `longtail methods` contains."""
+PAGE = rb"\A# Methods\n\nTrain with `longtail train "
+"""How every page of `longtail methods` begins."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ class Verify:
     """Check that runs, exports and the cache are undamaged.
 
     Compares every file with the hash that was recorded when it was written. Prints a paragraph for
-    each damaged or missing file, with the way to repair it, and a summary. The exit code is 0 if
-    all is well, 1 if there is damage, and otherwise 2 if a path has nothing to verify.
+    each damaged or missing file, with the way to repair it, and a summary. Files of older versions
+    and of other programs have no recorded hash; they are only opened. The exit code is 0 if all is
+    well, 1 if there is damage, and otherwise 2 if a path has nothing to verify.
     """
 
     paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN...")]
@@ -49,7 +50,7 @@ class Verify:
         summary = f"{count_noun(sum(each.verified for each in found), 'file')} verified, "
         summary += f"{damaged:,} damaged or missing"
         if bare:
-            summary += f"; {count_noun(bare, 'file')} of older versions without a recorded hash"
+            summary += f"; {count_noun(bare, 'file')} without a recorded hash"
         show(summary)
         if damaged:
             for error in problems.errors:

@@ -256,6 +256,17 @@ def require_packages(*packages: str) -> None:
 
 def read_onnx(path: Path) -> tuple[ModelDescription, OnnxNetwork]:
     """Read the description and the graph of an ONNX file."""
+    text, network = open_onnx(path)
+    if text is None:
+        raise UserError(f"{path} was not written by longtail export: run it with onnxruntime")
+    about = ModelDescription.from_json(text, str(path))
+    if network.session.get_outputs()[0].shape[-1] != len(about.classes):
+        raise UserError(f"{path} names {len(about.classes)} classes, but its graph has others")
+    return about, network
+
+
+def open_onnx(path: Path) -> tuple[str | None, OnnxNetwork]:
+    """Open an ONNX file of any program; return the description in it, if any, and the graph."""
     try:
         # from bytes, so that the file cannot make the runtime read other files
         content = path.read_bytes()
@@ -268,10 +279,5 @@ def read_onnx(path: Path) -> tuple[ModelDescription, OnnxNetwork]:
         raise UserError(
             f"{path} is not an ONNX model, or is truncated: {str(error).splitlines()[0]}"
         ) from None
-    if text is None:
-        raise UserError(f"{path} was not written by longtail export: run it with onnxruntime")
     _check_has_seal(text, sealed, path)
-    about = ModelDescription.from_json(text, str(path))
-    if network.session.get_outputs()[0].shape[-1] != len(about.classes):
-        raise UserError(f"{path} names {len(about.classes)} classes, but its graph has others")
-    return about, network
+    return text, network

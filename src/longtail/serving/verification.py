@@ -3,7 +3,7 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from longtail.serving.read import (
     check_safetensors,
     is_saved,
     is_sealed,
-    read_onnx,
+    open_onnx,
     require_packages,
 )
 
@@ -72,25 +72,29 @@ def verify_all(path: Path) -> Verification:
     found = Verification()
     if not path.exists():
         raise UserError(f"{path} does not exist: pass a run, an export or the cache")
-    _verify(path, found)
+    if path.is_dir():
+        _verify_folder(path, found)
+    else:
+        found.check(_verify_file, path)
     if not (found.verified or found.damage or found.unverified):
         raise UserError(f"{path} holds nothing to verify: pass a run, an export or the cache")
     return found
 
 
-def _verify(path: Path, found: Verification) -> None:
-    if not path.is_dir():
-        found.check(_verify_file, path)
-    elif _is_run(path):
-        _verify_run(path, found)
-    elif is_saved(path):
-        found.check(_verify_saved, path)
-        for more in sorted(path.glob("*.safetensors")):  # such as the checkpoint of a retrofit
-            if more.name != WEIGHTS:
-                found.check(_verify_file, more)
-    else:
-        for inner in _list_inner(path):
-            _verify(inner, found)
+def _verify_folder(folder: Path, found: Verification) -> None:
+    """Verify the runs and saved models at any depth, then exports and arrays."""
+    inside = [folder, *sorted(folder.rglob("*"))]
+    marks = {path.parent for path in inside if path.name in (CONFIG, MANIFEST, MODEL_CONFIG)}
+    covered: set[Path] = set()
+    for place in sorted(marks):
+        if _is_run(place):
+            covered.update(place / name for name in _verify_run(place, found))
+        elif is_saved(place):
+            found.check(_verify_saved, place)
+            covered.add(place / WEIGHTS)
+    for file in inside:
+        if _has_kind(file) and file not in covered:
+            found.check(KINDS[file.suffix], file)
 
 
 def _is_run(folder: Path) -> bool:
@@ -100,37 +104,19 @@ def _is_run(folder: Path) -> bool:
     return lost or (folder / CONFIG).exists()
 
 
-def _list_inner(folder: Path) -> Iterator[Path]:
-    """List the runs and saved models below a folder, and the exports and arrays beside them."""
-    marks = {m.parent for name in (CONFIG, MANIFEST, MODEL_CONFIG) for m in folder.rglob(name)}
-    places = {place for place in marks if _is_run(place) or is_saved(place)}
-    files = (file for file in folder.rglob("*") if _has_kind(file))
-    yield from sorted(file for file in files if not places.intersection(file.parents))
-    yield from sorted(place for place in places if not _belongs_to_run(place))
-
-
 def _has_kind(file: Path) -> bool:
-    """Return whether a file is of a kind that is verified; other programs write arrays, too."""
+    """Return whether longtail verifies a file; of arrays, only those with a name of the cache."""
     foreign = file.suffix == ".npy" and not re.fullmatch(CACHED, file.stem)
     return file.suffix in KINDS and not foreign and file.is_file()
 
 
-def _belongs_to_run(place: Path) -> bool:
-    """Return whether a run lies inside another, which is verified with it."""
-    tuning = place.name == "tuning" and _is_run(place.parent)
-    return tuning or (place.parent.name == "rivals" and _is_run(place.parent.parent))
-
-
-def _verify_run(folder: Path, found: Verification) -> None:
-    """Verify every file of a run, and of the runs inside it."""
-    for inner in (folder / "tuning", *sorted((folder / "rivals").glob("*"))):
-        if inner.is_dir():
-            _verify_run(inner, found)
+def _verify_run(folder: Path, found: Verification) -> Iterable[str]:
+    """Verify the files of a run, and return their names; runs inside it are runs of their own."""
     try:
         entries = read_manifest(folder)
     except DamageError as error:
         found.damage.append(str(error))
-        return
+        return FILES
     finished = (folder / "result.json").exists()
     for name, known in entries.items():
         path = folder / name
@@ -144,6 +130,7 @@ def _verify_run(folder: Path, found: Verification) -> None:
             found.check(_verify_lines, path)
         elif path.exists():
             found.unverified.append(path)
+    return {*entries, *FILES}
 
 
 def _verify_lines(path: Path) -> None:
@@ -187,7 +174,7 @@ def _verify_onnx(path: Path) -> bool:
         return True
     require_packages("onnxruntime")
     with count_as_damage():
-        read_onnx(path)
+        open_onnx(path)
     return False
 
 
@@ -213,9 +200,13 @@ def _verify_torch_export(path: Path) -> bool:
     """Verify a .pt2 file; return whether it holds its own hash."""
     if check_sealed_file(path, WAY_OUT):
         return True
-    with _open_zip(path) as archive:  # a cut one may seem to be one of the zips inside it
-        names = [name for name in archive.namelist() if name.endswith(f"/{DESCRIPTION}.json")]
-        if not names or is_sealed(archive.read(names[0]).decode()):
+    _verify_zip(path)
+    with _open_zip(path) as archive:
+        members = archive.infolist()
+        about = [m for m in members if m.filename.endswith(f"/{DESCRIPTION}.json")]
+        # a cut file may seem to be one of the zips inside it, after other bytes
+        is_cut = not any(member.header_offset == 0 for member in members)
+        if is_cut or any(is_sealed(archive.read(member).decode()) for member in about):
             raise DamageError(f"{path} is damaged: its SHA-256 is gone. {WAY_OUT}")
     return False
 

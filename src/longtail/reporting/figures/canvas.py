@@ -42,8 +42,8 @@ METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": "longtail"},
 }
 """Metadata without dates for each kind of file."""
-OWN = rb"<dc:title>longtail</dc:title>|/Creator \(longtail\)|Software\x00longtail"
-"""Regular expression that matches this metadata in a file."""
+OWN = rb"<dc:title>longtail</dc:title>|/Creator \(longtail\)|Software\x00longtail(?! detect)"
+"""Regular expression that matches this metadata in a file, but not that of drawn detections."""
 MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)+\s*)</g>'
 """A group of marks with one style; matches the group's tag, its content and the style."""
 RANK = "class, by rank (1 has the most training images)"
