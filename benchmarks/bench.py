@@ -210,15 +210,23 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
     def expected_seconds(self, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> float | None:
         """Estimate the seconds of `wanted` from the existing results, here or in other folders."""
-        known = self.find_known(wanted)
-        facts = self._list_trained(wanted), known
+        facts = self._list_trained(wanted), self._find_known(wanted)
         return pricing.estimate_seconds(wanted, *facts, self.processes)
 
-    def find_known(
+    def list_measured(
+        self, wanted: Sequence[tuple[ClassifierRecipe, int]]
+    ) -> Sequence[Mapping[str, Any]]:
+        """List the results whose rates give the price of `wanted`."""
+        known = self._find_known(wanted)
+        recipes = {recipe.path: recipe for recipe, _ in wanted}.values()
+        alike = (pricing.choose_alike(r.config, known, self.processes) for r in recipes)
+        return [result for results in alike for result in results]
+
+    def _find_known(
         self, wanted: Sequence[tuple[ClassifierRecipe, int]]
     ) -> Sequence[Mapping[str, Any]]:
         """Find results to price `wanted` by; other folders have them for a network new here."""
-        known = super().find_known(wanted)
+        known = [result for recipe in self.recipes for result in self.read_results(recipe)]
         lacking = {r.config.backbone for r, _ in wanted} - {r["backbone"] for r in known}
         if not lacking:
             return known
@@ -261,7 +269,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         wanted = self.missing(seeds, only)
         if minutes is None:
             return wanted
-        facts = self._list_trained(wanted), self.find_known(wanted)
+        facts = self._list_trained(wanted), self._find_known(wanted)
         chosen: list[tuple[ClassifierRecipe, int]] = []
         paid: set[Hashable] = set()
         for rows in self.trainings(wanted).values():
@@ -278,7 +286,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         """Split `wanted` into shares of about equal duration, for processes side by side."""
         if parts == 1:
             return [list(wanted)] if wanted else []
-        facts = self._list_trained(wanted), self.find_known(wanted)
+        facts = self._list_trained(wanted), self._find_known(wanted)
         saved = {(r.path, seed): self._count_saved_epochs(r, seed) for r, seed in wanted}
         return pricing.split_work(wanted, parts, *facts, lambda r, seed: saved[r.path, seed])
 

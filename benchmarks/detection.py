@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks import lvis_step
-from benchmarks.detection_details import make_tables, measure_details, price_training
+from benchmarks.detection_details import (
+    list_speeds,
+    make_tables,
+    measure_details,
+    price_training,
+)
 from benchmarks.recipes import (
     RecipeBench,
     read_about,
@@ -151,10 +156,24 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         took = self._add_wall_seconds(wanted)
         if took is not None:
             return took
-        first = [rows[0][0].config for rows in self.trainings(wanted).values()]
-        folder = self.results.parent
+        first, folder = self._list_first(wanted), self.results.parent
         prices = [price_training(config, folder) or price_lvis(config, folder) for config in first]
         return sum(filter(None, prices)) if all(prices) else None
+
+    def list_measured(
+        self, wanted: Sequence[tuple[DetectionRecipe, int]]
+    ) -> Sequence[Mapping[str, Any]]:
+        """List the finished trainings, or the speeds and steps, that give the price of `wanted`."""
+        if self._add_wall_seconds(wanted) is None:
+            first, folder = self._list_first(wanted), self.results.parent
+            return [m for c in first for m in list_speeds(c, folder) or _list_steps(c, folder)]
+        folders = {recipe.place.parent for recipe, _ in wanted}
+        alike = [recipe for recipe in self.recipes if recipe.place.parent in folders]
+        return [result for recipe in alike for result in self.read_results(recipe)]
+
+    def _list_first(self, wanted: Sequence[tuple[DetectionRecipe, int]]) -> list[DetectionConfig]:
+        """Return the configuration of the first row of each training."""
+        return [rows[0][0].config for rows in self.trainings(wanted).values()]
 
     def _add_wall_seconds(self, wanted: Sequence[tuple[DetectionRecipe, int]]) -> float | None:
         """Add up what trainings of the same folders took; None if a folder has none."""
@@ -216,17 +235,18 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
 def price_lvis(config: DetectionConfig, results: Path) -> float | None:
     """Estimate the seconds of a training on LVIS on one device, without its evaluation.
 
-    The estimate takes the steps in RESULTS/lvis-step of the same backbone and image size, with
-    reading; None without any.
+    The estimate takes the slowest of `_list_steps`, with reading; None without any.
     """
-    rates = [
-        step["fed_seconds"] / step["batch"]
-        for step in read_all(results / lvis_step.NAME)
-        if (step["backbone"], step["image_size"]) == (config.backbone, config.model.image_size)
-    ]
-    if config.data not in LVIS_IMAGES or not rates:
-        return None
-    return float(config.train.epochs * LVIS_IMAGES[config.data] * max(rates))
+    rates = [step["fed_seconds"] / step["batch"] for step in _list_steps(config, results)]
+    return config.train.epochs * LVIS_IMAGES[config.data] * max(rates) if rates else None
+
+
+def _list_steps(config: DetectionConfig, results: Path) -> list[dict[str, Any]]:
+    """List what RESULTS/lvis-step measured with the same backbone and image size as on LVIS."""
+    if config.data not in LVIS_IMAGES:
+        return []
+    network, found = (config.backbone, config.model.image_size), read_all(results / lvis_step.NAME)
+    return [step for step in found if (step["backbone"], step["image_size"]) == network]
 
 
 def _check(config: DetectionConfig) -> DetectionConfig:

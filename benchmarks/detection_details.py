@@ -142,14 +142,16 @@ def _average_group(result: Mapping[str, Any], place: int) -> float | None:
 def price_training(config: DetectionConfig, results: Path) -> float | None:
     """Estimate the seconds of a training on a generated set, without its evaluation.
 
-    The estimate takes the slowest speed in RESULTS/detection-speed of a network with the same
-    backbone and image size; None without one.
+    The estimate takes the slowest of `list_speeds`; None without one.
     """
-    rates = [
-        speed["training"]["ours"]
-        for speed in read_all(results / "detection-speed")
-        if (speed["backbone"], speed["image_size"]) == (config.backbone, config.model.image_size)
-    ]
-    if config.data not in RECIPES or not rates:
-        return None
-    return float(config.train.epochs * RECIPES[config.data]().train / min(rates))
+    rates = [speed["training"]["ours"] for speed in list_speeds(config, results)]
+    return config.train.epochs * RECIPES[config.data]().train / min(rates) if rates else None
+
+
+def list_speeds(config: DetectionConfig, results: Path) -> list[dict[str, Any]]:
+    """List what RESULTS/detection-speed measured with the backbone and image size of a set."""
+    if config.data not in RECIPES:
+        return []
+    network = config.backbone, config.model.image_size
+    found = read_all(results / "detection-speed")
+    return [speed for speed in found if (speed["backbone"], speed["image_size"]) == network]

@@ -126,12 +126,22 @@ def count_images(config: Config, results: Sequence[Result]) -> float | None:
 
 
 def find_rate(config: Config, results: Iterable[Result], processes: int = 1) -> float | None:
-    """Find the seconds per image of trainings on images of the same size; None without any.
+    """Find the seconds per image of the most similar trainings; None without any.
 
-    Of these it takes the median over the same network if it was measured, then over the same batch,
-    then over as many processes: a mean would follow the few groups that did not fill the device, or
-    had others beside them. Shards that shared a device had a part of it each. Results whose device
-    other commands shared count only if the same network and batch have no others.
+    It is their median: a mean would follow the few groups that did not fill the device, or had
+    others beside them. Shards that shared a device had a part of it each.
+    """
+    alike = choose_alike(config, results, processes)
+    seconds = [1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike]
+    return float(statistics.median(seconds)) if seconds else None
+
+
+def choose_alike(config: Config, results: Iterable[Result], processes: int = 1) -> list[Result]:
+    """Choose the results of trainings on images of the same size; [] without any.
+
+    Of these it takes those of the same network if it was measured, then of the same batch, then of
+    as many processes. Results whose device other commands shared count only if the same network and
+    batch have no others.
     """
     name = short_name(config.data).partition(":")[0]
     kind = _name_kind(name, config.files.image_size, asdict(config.train))
@@ -141,11 +151,7 @@ def find_rate(config: Config, results: Iterable[Result], processes: int = 1) -> 
     alike = [r for r in alike if r["backbone"] == config.backbone] or alike
     alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
     alike = [r for r in alike if not r.get("shared_device")] or alike
-    alike = [r for r in alike if r.get("shards", 1) == processes] or alike
-    if not alike:
-        return None
-    seconds = [1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike]
-    return float(statistics.median(seconds))
+    return [r for r in alike if r.get("shards", 1) == processes] or alike
 
 
 def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> Hashable:

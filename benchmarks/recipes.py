@@ -137,6 +137,10 @@ class RecipeBench(ABC, Generic[R]):
         """Estimate the seconds of `wanted` from the existing results; None without any."""
 
     @abstractmethod
+    def list_measured(self, wanted: Sequence[tuple[R, int]]) -> Sequence[Mapping[str, Any]]:
+        """List the measurements that `expected_seconds` estimates from."""
+
+    @abstractmethod
     def trainings(self, wanted: Sequence[tuple[R, int]]) -> Mapping[Any, list[tuple[R, int]]]:
         """Map each training to the part of `wanted` that shares it."""
 
@@ -215,23 +219,13 @@ class RecipeBench(ABC, Generic[R]):
 
     def describe_work(self, work: str, wanted: Sequence[tuple[R, int]]) -> str:
         """Return `work`, a description of `wanted`, with its expected time if that is known."""
+        if not wanted:
+            return f"nothing to do: all results are in {self.results}"
         seconds = self.expected_seconds(wanted)
-        about = (
-            ", no price: nothing like it was measured"
-            if seconds is None
-            else f", about {format_seconds(seconds)} on {self._name_devices(wanted)}"
-        )
-        return f"{work}{about}" if wanted else f"nothing to do: all results are in {self.results}"
-
-    def _name_devices(self, wanted: Sequence[tuple[R, int]]) -> str:
-        """Name the devices whose results give the price of `wanted`."""
-        found = sorted({result["device"] for result in self.find_known(wanted)})
-        listed = f" ({' or '.join(found)})" if found else ""
-        return f"the device of the existing results{listed}"
-
-    def find_known(self, wanted: Sequence[tuple[R, int]]) -> Sequence[Mapping[str, Any]]:
-        """Find results to price `wanted` by: those of this benchmark, unless a task has others."""
-        return [result for recipe in self.recipes for result in self.read_results(recipe)]
+        if seconds is None:
+            return f"{work}, no price: nothing like it was measured"
+        devices = "; ".join(sorted({each["device"] for each in self.list_measured(wanted)}))
+        return f"{work}, about {format_seconds(seconds)} by existing results ({devices})"
 
     def describe_refusal(self, wanted: Sequence[tuple[R, int]]) -> list[str]:
         """Return a line with the reason why `wanted` would be refused now, if there is one."""

@@ -180,6 +180,7 @@ def test_lvis_is_priced_by_its_steps(tmp_path):
     wanted = [(r, 0) for r in bench.recipes if r.place.parent.name in ("v0.5", "v1")]
     assert ", no price: neither" in bench.describe_work("work", wanted)
     step = {"backbone": "resnet101.tv_in1k", "image_size": 800, "batch": 8, "fed_seconds": 2.0}
+    step["device"] = "NVIDIA H200"
     write_json(tmp_path / "lvis-step" / "r101.json", step)
     images = sum(
         {"v0.5": 57_263, "v1": 100_170}[folder.parent.name] for folder in bench.trainings(wanted)
@@ -187,7 +188,8 @@ def test_lvis_is_priced_by_its_steps(tmp_path):
     price = 20 * images * 2.0 / 8
     assert bench.expected_seconds(wanted) == pytest.approx(price)
     text = bench.describe_work("work", wanted)
-    assert text.startswith(f"work, about {price / 3600:.0f} hours") and "without eval" in text
+    hours = f"{price / 3600:.0f} hours"
+    assert text.startswith(f"work, about {hours} by existing results (NVIDIA H200): ")
     assert bench.expected_seconds([(r, 0) for r in bench.recipes]) is None  # X101 has no step
 
 

@@ -83,8 +83,10 @@ def test_another_benchmark_gives_the_price_where_there_are_no_results(bench):
     assert price(bench, *alike) == pytest.approx(whole)
     assert price(bench, *alike, "deconfound+subset-2") == pytest.approx(2 * whole)
     one = [(recipe, 0) for recipe in bench.recipes if recipe.name == "baseline"]
+    unlike = {**RESULT, "backbone": "another", "device": "CPU"}  # gives no price
+    (bench.results.parent / "other/b-s0.json").write_text(json.dumps(unlike))
     said = bench.describe_work("work", one)
-    assert said == f"work, about {whole:.0f} s on the device of the existing results (NVIDIA H200)"
+    assert said == f"work, about {whole:.0f} s by existing results (NVIDIA H200)"
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])
