@@ -83,7 +83,7 @@ def find_commits_missing(results: Path) -> Faults:
     faults = {}
     shallow = is_shallow(results)
     for path in list_results(results):
-        for commit in _read_commits(path):
+        for commit in _read_commits(path) or {None}:
             if commit is None:
                 faults[_name(path, results)] = "names no commit"
             elif commit.endswith("-dirty"):

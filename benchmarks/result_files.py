@@ -6,7 +6,6 @@ only, so that every figure of a page is in a file.
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,19 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def read_lines(*places: Path) -> list[dict[str, Any]]:
     """Read the lines of JSON of files, and of the .jsonl files of folders.
 
-    Skips lines that a killed process cut short.
+    Skips objects that a killed process cut short, and refuses anything else that is no JSON.
     """
     found = (place.glob("*.jsonl") if place.is_dir() else [place] for place in places)
     lines = []
     for path in sorted({path for paths in found for path in paths if path.exists()}):
-        for text in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
                 lines.append(json.loads(text))
+            except ValueError:
+                if text and not text.startswith("{"):
+                    raise UserError(
+                        f"{path}, line {number}, is not JSON: restore it, or delete the line"
+                    ) from None
     return lines
 
 

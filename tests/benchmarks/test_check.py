@@ -106,6 +106,16 @@ def test_a_line_that_a_killed_process_cut_short_is_skipped(evidence):
     assert run(evidence) == 0
     result_files.append_line(path, {"git": "abcdef0"})
     assert run(evidence) == 0
+    path.write_text('{"git": "abc')
+    with pytest.raises(UserError, match="lines.jsonl: names no commit"):
+        run(evidence)
+
+
+def test_lines_that_no_benchmark_wrote_are_refused(evidence):
+    path = evidence / "results/lines.jsonl"
+    path.write_text('{"git": "abcdef0"}\n<<<<<<< ours\n{"git": "abcdef0"}\n')
+    with pytest.raises(UserError, match="lines.jsonl, line 2, is not JSON"):
+        run(evidence)
 
 
 @pytest.mark.parametrize(
