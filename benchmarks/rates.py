@@ -18,7 +18,7 @@ WITHOUT_WORKERS = ("ceiling", "resident")
 WAYS = (*WITHOUT_WORKERS, "streaming", "dataloader")
 EPOCHS = 90
 IMAGES = LISTED["imagenet-lt"].lists["train"][1]
-"""Images of an epoch, as many as ImageNet-LT has."""
+"""Training images of ImageNet-LT, one epoch."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import torch
 from longtail.integrations.ray import Batch, RayPredictor
 
 WAYS = ("ray 1 actor", "ray 2 actors")
-PROCESSORS = 4
-"""Logical processors of Ray on every machine: more than two actors of one thread each need."""
+CPUS = 4
+"""CPUs that Ray may use; two single-threaded actors need fewer."""
 AGAINST = {"ray 2 actors": "ray 1 actor"}
 BATCH = 16
 
@@ -47,7 +47,7 @@ def measure(model: Path, names: Sequence[str], actors: int) -> float:
     """Return images a second from when every actor has done its first batch."""
     import ray
 
-    ray.init(num_cpus=PROCESSORS, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
     try:
         rows = [{"path": name} for name in names]
         images = ray.data.from_items(rows, override_num_blocks=max(1, len(rows) // BATCH))

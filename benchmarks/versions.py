@@ -45,7 +45,8 @@ class Version:
         version = read_version("HEAD", room)
         if version is None:
             raise UserError(
-                f"--again asks git for the present code, and git finds no commit of {PACKAGE}"
+                f"--again asks git for the present code, and git finds no commit of {PACKAGE}: "
+                "install git, or clone the repository"
             )
         return Version(room, version)
 

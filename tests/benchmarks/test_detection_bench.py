@@ -556,7 +556,8 @@ def test_the_docs_quote_the_results_on_photographs():
     lines = Path(f"{kept}.metrics.jsonl").read_text().splitlines()
     first, last = (json.loads(line)["loss"] for line in (lines[0], lines[-1]))
     result = json.loads(Path(f"{kept}.json").read_text())
-    (ap,) = {f"{result['ap'][figure]:.1f}" for figure in ("AP", "AP_bbox")}
+    ap, same = (f"{result['ap'][figure]:.1f}" for figure in ("AP", "AP_bbox"))
+    assert ap == same, "the page gives one figure for both"
     sentence = (
         f"The loss falls from {first:.2f} in the first epoch to {last:.2f} in the last, and "
         f"De-confound-TDE has an AP and an AP_bbox of {ap} "

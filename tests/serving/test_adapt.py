@@ -122,11 +122,11 @@ def test_a_known_mix_from_a_file(served, tmp_path):
         ({"class 0": 60, "class 1": 39.9}, "must sum to 1. These seem .* divide them by 100"),
         ({"clas 0": 1.0}, "Did you mean 'class 0'"),
         ({"heron": 1.0}, r"'heron' \(the classes are class 0, class 1, class 2 and 5 more\)"),
-        ({"class 0": -0.5, "class 1": 1.5}, "'class 0' is -0.5: a share is a number"),
+        ({"class 0": -0.5, "class 1": 1.5}, "'class 0' is -0.5 in the prior: a share is a number"),
         ({"class 0": float("nan")}, "a share is a number"),
-        ({"class 0": "half"}, "'class 0' is half: a share is a number"),
-        ({"class 0": True}, "'class 0' is True: a share is a number"),
-        ({"class 0": 10**400}, "'class 0' is 10+: a share is a number"),
+        ({"class 0": "half"}, "'class 0' is half in the prior: a share is a number"),
+        ({"class 0": True}, "'class 0' is True in the prior: a share is a number"),
+        ({"class 0": 10**400}, "'class 0' is 10+ in the prior: a share is a number"),
     ],
 )
 def test_a_prior_that_is_none_is_refused(served, prior, message):
@@ -141,6 +141,12 @@ def test_a_file_that_is_no_prior_is_refused_with_the_cell(served, text, tmp_path
         UserError, match="or lines CLASS,SHARE or CLASS;SHARE .*'half' is not a number"
     ):
         lt.adapt(predictor(served), prior=tmp_path / "p.csv")
+
+
+def test_a_wrong_share_in_a_file_is_refused_with_the_file(served, tmp_path):
+    (tmp_path / "p.json").write_text('{"class 0": null}')
+    with pytest.raises(UserError, match="'class 0' is None in the prior .*p.json: a share"):
+        lt.adapt(predictor(served), prior=tmp_path / "p.json")
 
 
 def test_shares_may_be_numbers_of_numpy_and_torch(served):

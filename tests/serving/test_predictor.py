@@ -25,6 +25,7 @@ from longtail.data.decoding.workers import WorkerLost, read_chunks
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import user_inputs
+from longtail.serving.network import TorchNetwork
 from longtail.serving.pipeline import prepare_thread
 from longtail.serving.predictor import BATCH
 from longtail.training import batches
@@ -282,6 +283,14 @@ def test_order_is_kept_over_batches_and_around_what_cannot_be_read(photos, model
 def test_a_device_is_one_that_is_there(run):
     with pytest.raises(UserError, match="unknown device 'cuba'. Did you mean 'cuda'"):
         lt.load_model(run, device="cuba")
+
+
+def test_a_changed_model_stays_on_its_device(run, monkeypatch):
+    opened, second, devices = lt.load_model(run), torch.device("cuda", 1), []
+    monkeypatch.setattr(opened._network, "device", second)
+    monkeypatch.setattr(TorchNetwork, "__init__", lambda *words: devices.append(words[2]))
+    opened.with_model(opened._network.model)
+    assert devices == [second]
 
 
 def test_wrong_inputs_say_what_is_right(model):

@@ -275,10 +275,9 @@ def _choose_defaults(command: Any) -> Any:
 
 def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
     """Split off options that `train` does not know, such as `--heads 4 --tau=8`, as a mapping."""
-    known = list_flags(Train)
+    known, pending = list_flags(Train), list(words)
     ours: list[str] = []
     theirs: dict[str, str] = {}
-    pending = list(words)
     while pending:
         word = pending.pop(0)
         if word == "--":  # what follows is not an option

@@ -106,10 +106,10 @@ def _read_result(run: DetectionRun) -> Mapping[str, Any]:
 
 def _describe_data(opened: OpenDetector) -> dict[str, Any]:
     """Describe the classes and the images of an opened run."""
-    categories = opened.categories
+    categories, groups = opened.categories, ("frequent", "common", "rare")
     return {
-        "classes": len(categories.ids),
-        "groups": {name: categories.groups.count(name) for name in ("frequent", "common", "rare")},
+        "classes": f"{len(categories.ids):,}",
+        "groups": {name: f"{categories.groups.count(name):,}" for name in groups},
         "train_images": f"{len(opened.train):,}",
         "images": f"{len(opened.val):,}",
     }

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.core.errors import list_some
 from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.data.decoding.thumbnails import encode_thumbnail
@@ -58,7 +59,10 @@ def render_body(
         images=audit_text.describe_images(inspection),
         picture=draw_tail(names, counts["train"]),
         splits=[
-            (split, COLOURS[split], SPLITS[split], [names[c] for c in members])
+            (
+                *(split, COLOURS[split], SPLITS[split]),
+                *(len(members), list_some([names[c] for c in members], audit_text.MOST_NAMES)),
+            )
             for split, members in ClassCounts(counts["train"]).splits.items()
         ],
         classes=[(names[c], [each[c] for each in counts.values()]) for c in ranked],

@@ -26,7 +26,7 @@ SHOWN_BARS = 13
 MOST_ITEMS_IN_TEXT = 5
 """Items of a finding that the text lists."""
 MOST_NAMES = 8
-"""Classes that text and page name: of a split, with the largest gains, and far below the curve."""
+"""Classes that a list in the text or on the page names at most."""
 
 
 def describe_data(inspection: Inspection) -> Iterator[str]:

@@ -207,6 +207,7 @@ def _check_variety(logs: Tensor, classes: tuple[str, ...]) -> None:
 def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ...]) -> Tensor:
     """Return a given class mix (C,); refuse unknown classes and shares that are not a mix."""
     given = prior if isinstance(prior, Mapping) else _read_prior(Path(prior))
+    source = "the prior" if isinstance(prior, Mapping) else f"the prior {prior}"
     shares: dict[str, float] = {}
     for name, share in given.items():
         if name not in classes:
@@ -218,12 +219,12 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
         except (TypeError, ValueError, OverflowError):
             shares[name] = math.nan
         if not 0 <= shares[name] < math.inf:
-            raise UserError(f"the prior of '{name}' is {share}: a share is a number from 0 to 1")
+            raise UserError(f"'{name}' is {share} in {source}: a share is a number from 0 to 1")
     total = math.fsum(shares.values())
     if abs(total - 1) > 1e-3:
         hint = ". These seem to be per cent: divide them by 100" if round(total) == 100 else ""
         raise UserError(
-            f"the prior sums to {total:g}: the shares of all classes must sum to 1{hint}"
+            f"{source} sums to {total:g}: the shares of all classes must sum to 1{hint}"
         )
     if absent := [name for name in classes if not shares.get(name)]:
         logger.warning(

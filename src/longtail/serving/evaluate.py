@@ -44,8 +44,8 @@ SUFFIXES = (".safetensors", ".onnx", ".pt2", ".pt", ".pth", ".pkl", ".ckpt")
 """Suffixes of model files; those that `load_model` refuses have its explanation."""
 SHOWN = 10
 """Classes or files that a warning names."""
-Measured = tuple[Metrics, dict[str, int], dict[str, str]]
-"""Metrics; how often each unknown class or label occurs; and why each unreadable file is so."""
+Measurement = tuple[Metrics, dict[str, int], dict[str, str]]
+"""Metrics; how often each unknown class or label occurs; and the fault of each unreadable file."""
 
 
 def evaluate(
@@ -200,7 +200,7 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
     return evaluation
 
 
-def _measure_classes(predictor: Predictor, part: EvaluatedPart) -> Measured:
+def _measure_classes(predictor: Predictor, part: EvaluatedPart) -> Measurement:
     """Measure the rows of `part` whose class the model knows."""
     numbers = {each: number for number, each in enumerate(predictor.classes)}
     names = part.class_names()
@@ -217,7 +217,7 @@ def _measure_classes(predictor: Predictor, part: EvaluatedPart) -> Measured:
     return metrics, unknown, _describe_rows(known, unreadable)
 
 
-def _measure_labels(predictor: Predictor, part: EvaluatedPart) -> Measured:
+def _measure_labels(predictor: Predictor, part: EvaluatedPart) -> Measurement:
     """Measure all rows of `part` by several labels each, without labels that are unknown."""
     numbers, sets = {each: n for n, each in enumerate(predictor.classes)}, part.label_sets()
     unknown = dict(Counter(each for names in sets for each in names if each not in numbers))
