@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from benchmarks.data_folder import check_data, check_root
+from benchmarks.common.data_folder import check_data, check_root
 from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
 from longtail.cli.output import is_first_process
 from longtail.cli.parser import HELP_WORDS, parse_alone, user_errors
@@ -18,7 +18,7 @@ from longtail.core.errors import UserError, unknown_error
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
-    from benchmarks.bench import ClassifierBench, ClassifierRecipe
+    from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
 
 PROGRAM = "python -m benchmarks"
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
@@ -55,7 +55,7 @@ class BenchCommand:
     rows: int = 1_000_000
     """For scale: number of generated rows."""
     variants: str = "search"
-    """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
+    """For frontier: a set of variants in benchmarks/frontier/variants, or a YAML file."""
     shard: str = "0/1"
     """For recipes of detectors, frontier, integrations and trust: PART/PARTS of the trainings to
     run here; 0/6 is the first of six. Several processes may share a device."""
@@ -105,7 +105,7 @@ class BenchCommand:
 
     def run(self) -> None:
         """Run the benchmark and write its table."""
-        from benchmarks import bench
+        from benchmarks.classifiers import bench
 
         check_options(self)
         check_root(self.root)
@@ -157,7 +157,7 @@ class BenchCommand:
         shares: Sequence[Sequence[tuple["ClassifierRecipe", int]]],
     ) -> None:
         """Run each share in a process of its own, or here if there is only one."""
-        from benchmarks import processes
+        from benchmarks.classifiers import processes
         from longtail.core.console import Console
 
         if len(shares) > 1:
@@ -172,7 +172,7 @@ class BenchCommand:
         The README waits until nothing is missing, and with `keep_clean` for the next command:
         results that are made after it has changed, also by other benchmarks, have no clean commit.
         """
-        from benchmarks import paper_tables, tuning
+        from benchmarks.classifiers import paper_tables, tuning
 
         own = self.results == RESULTS
         ready = own and not keep_clean and not recipe_bench.missing(None)

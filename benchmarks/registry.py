@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.versions import ROOMS
+from benchmarks.common.versions import ROOMS
 from longtail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,36 +51,40 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "attack": Benchmark("attack", ("only", "tries", "root", MACHINE)),
-    "check": Benchmark("check_command", ("recipes",)),
-    "speed": Benchmark("speed", ("root", "device")),
-    "sharing": Benchmark("sharing", ("root", MACHINE)),
-    "prices": Benchmark("prices", ("root", MACHINE)),
-    "augmentations": Benchmark("augmentations", ("only", "root", MACHINE)),
-    "images": Benchmark("throughput", ("images", "only", "runs", MACHINE)),
+    "attack": Benchmark("attack.command", ("only", "tries", "root", MACHINE)),
+    "check": Benchmark("check.command", ("recipes",)),
+    "speed": Benchmark("speed.step", ("root", "device")),
+    "sharing": Benchmark("speed.sharing", ("root", MACHINE)),
+    "prices": Benchmark("speed.prices", ("root", MACHINE)),
+    "augmentations": Benchmark("speed.augmentations", ("only", "root", MACHINE)),
+    "images": Benchmark("speed.throughput", ("images", "only", "runs", MACHINE)),
     "compactness": Benchmark(
-        "compactness", (*TRAINING, "seeds", "only", "recipes", "again"), room="reporting"
+        "classifiers.compactness",
+        (*TRAINING, "seeds", "only", "recipes", "again"),
+        room="reporting",
     ),
-    "embeddings": Benchmark("embeddings", ("seeds", "only", "root", "device", "dry_run")),
-    "stream": Benchmark("stream", ("seeds", "root")),
-    "cost": Benchmark("cost", ("device",)),
-    "trust": Benchmark("trust", (*TRAINING, "seeds", "only", "recipes", "shard", "epochs")),
-    "scale": Benchmark("scale", ("rows",)),
-    "audit": Benchmark("audit", ("seeds", "only", "images", "root", "runs")),
-    "serving": Benchmark("serving", ("seeds", "only", "images", "runs", MACHINE)),
+    "embeddings": Benchmark(
+        "embeddings.embeddings", ("seeds", "only", "root", "device", "dry_run")
+    ),
+    "stream": Benchmark("embeddings.stream", ("seeds", "root")),
+    "cost": Benchmark("speed.cost", ("device",)),
+    "trust": Benchmark("trust.command", (*TRAINING, "seeds", "only", "recipes", "shard", "epochs")),
+    "scale": Benchmark("embeddings.scale", ("rows",)),
+    "audit": Benchmark("audit.command", ("seeds", "only", "images", "root", "runs")),
+    "serving": Benchmark("speed.serving", ("seeds", "only", "images", "runs", MACHINE)),
     "frontier": Benchmark(
-        "frontier", (*TRAINING, "seeds", "only", "variants", "shard", "out", "held_out")
+        "frontier.command", (*TRAINING, "seeds", "only", "variants", "shard", "out", "held_out")
     ),
     "integrations": Benchmark(
-        "integrations", (*TRAINING, "seeds", "only", "recipes", "shard", "out")
+        "integrations.command", (*TRAINING, "seeds", "only", "recipes", "shard", "out")
     ),
-    "sampler": Benchmark("sampler"),
-    "shapes-lvis": Benchmark("detection_command", DETECTION_OPTIONS, room="detection"),
-    "shapes-lvis-1k": Benchmark("detection_command", DETECTION_OPTIONS, room="detection"),
-    "lvis": Benchmark("detection_command", DETECTION_OPTIONS, room="detection"),
-    "lvis-test": Benchmark("lvis_server", DETECTION_OPTIONS),
-    "detection-speed": Benchmark("detection_speed", ("only", "device")),
-    "lvis-step": Benchmark("lvis_step", ("only", "runs", MACHINE, "dry_run")),
+    "sampler": Benchmark("integrations.sampler"),
+    "shapes-lvis": Benchmark("detection.command", DETECTION_OPTIONS, room="detection"),
+    "shapes-lvis-1k": Benchmark("detection.command", DETECTION_OPTIONS, room="detection"),
+    "lvis": Benchmark("detection.command", DETECTION_OPTIONS, room="detection"),
+    "lvis-test": Benchmark("detection.lvis_server", DETECTION_OPTIONS),
+    "detection-speed": Benchmark("detection.speed", ("only", "device")),
+    "lvis-step": Benchmark("detection.lvis_step", ("only", "runs", MACHINE, "dry_run")),
 }
 """Benchmarks by name."""
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from inspect import unwrap
 
-from benchmarks import recipes, versions
+from benchmarks.classifiers import recipes
+from benchmarks.common import versions
 
 
 def replace_git(

@@ -1,6 +1,7 @@
 """The house: thirteen rooms in one row, each importing only itself and rooms above it."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.versions import ROOMS
+from benchmarks.common.versions import ROOMS
 
 SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -42,6 +43,14 @@ def test_the_rooms_are_those_listed_and_nothing_lies_loose_beside_them():
     files = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.*") if path.is_file()]
     entries = {path.parts[0] for path in files if "__pycache__" not in path.parts}
     assert entries == LOOSE | set(ROOMS)
+
+
+def test_benchmarks_lie_in_folders_of_which_the_common_one_needs_no_other():
+    loose = {"__init__.py", "__main__.py", "command.py", "golden.py", "registry.py"}
+    assert {path.name for path in BENCHMARKS.glob("*.py")} == loose
+    for path in BENCHMARKS.glob("common/*.py"):
+        imported = re.findall(r"from benchmarks\.?(\w*)", path.read_text())
+        assert set(imported) <= {"common"}, f"{path.name} imports another folder"
 
 
 @pytest.mark.parametrize("path", modules(), ids=place)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compactness
-from benchmarks.bench import ClassifierBench
+from benchmarks.classifiers import compactness
+from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.command import main
 from git_answers import replace_git
 from longtail.core.config import MachineConfig
@@ -29,7 +29,11 @@ def places(tmp_path, monkeypatch) -> dict[str, Path]:
 
 
 def set_commit(monkeypatch, name: str | None) -> None:
-    places = ("longtail.evaluation.result", "longtail.core.environment", "benchmarks.recipes")
+    places = (
+        "longtail.evaluation.result",
+        "longtail.core.environment",
+        "benchmarks.classifiers.recipes",
+    )
     for place in places:
         monkeypatch.setattr(f"{place}.commit", lambda: name)
 
@@ -159,7 +163,7 @@ def test_maps_of_other_code_are_measured_again_from_the_runs_of_the_present(
     shown = capsys.readouterr().out
     assert "1 results to make" in shown and "refused" not in shown
     with monkeypatch.context() as patch:
-        patch.setattr("benchmarks.recipes.commit", lambda: "new-dirty")
+        patch.setattr("benchmarks.classifiers.recipes.commit", lambda: "new-dirty")
         main([*words, "--dry-run"])
     assert "would be refused now: --again makes" in capsys.readouterr().out
     main(words)

@@ -10,18 +10,10 @@ from random import Random
 
 import pytest
 
-from benchmarks import (
-    attack,
-    attack_damage,
-    attack_kills,
-    attack_long,
-    attack_ranks,
-    attack_readers,
-    attack_runs,
-    attack_tries,
-)
-from benchmarks.attack_tallies import Tally
-from benchmarks.attack_tries import Attack, Attempt, run_attack
+from benchmarks.attack import command as attack
+from benchmarks.attack import damage, kills, long, ranks, readers, runs, tries
+from benchmarks.attack.tallies import Tally
+from benchmarks.attack.tries import Attack, Attempt, run_attack
 from helpers import HANGS
 from longtail.core.errors import UserError
 
@@ -31,19 +23,19 @@ TRIES = 24
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """Let no try hang because the machine is slow."""
-    monkeypatch.setattr(attack_tries, "SLOWEST", HANGS)
-    monkeypatch.setattr(attack_tries, "BLOCKED", 1)
-    monkeypatch.setattr(attack_ranks, "LONGEST", HANGS)
+    monkeypatch.setattr(tries, "SLOWEST", HANGS)
+    monkeypatch.setattr(tries, "BLOCKED", 1)
+    monkeypatch.setattr(ranks, "LONGEST", HANGS)
 
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LONGTAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield attack_runs.make_templates(tmp_path_factory.mktemp("templates"))
+        yield runs.make_templates(tmp_path_factory.mktemp("templates"))
 
 
-@pytest.mark.parametrize("reader", attack_readers.READERS, ids=lambda reader: reader.name)
+@pytest.mark.parametrize("reader", readers.READERS, ids=lambda reader: reader.name)
 def test_readers_refuse_what_they_cannot_read(reader, tmp_path):
     if reader.name == "annotations":
         pytest.importorskip("faster_coco_eval")
@@ -52,9 +44,9 @@ def test_readers_refuse_what_they_cannot_read(reader, tmp_path):
 
 
 def test_exports_are_read_or_refused(templates, tmp_path):
-    attacks = attack_runs.list_attacks(templates)
+    attacks = runs.list_attacks(templates)
     exports = [each for each in attacks if each.name.startswith("export")]
-    assert len(exports) == len(attack_runs.EXPORTS) > 0
+    assert len(exports) == len(runs.EXPORTS) > 0
     for each in exports:
         tally = run_attack(each, range(TRIES), tmp_path, processes=1)
         assert tally.failures == []
@@ -62,26 +54,26 @@ def test_exports_are_read_or_refused(templates, tmp_path):
 
 def test_a_killed_training_loses_nothing(templates, tmp_path):
     name = "kill at an operation, train"
-    (each,) = (one for one in attack_kills.list_attacks(templates) if one.name == name)
+    (each,) = (one for one in kills.list_attacks(templates) if one.name == name)
     tally = run_attack(each, range(4), tmp_path, processes=1)
     assert tally.failures == [] and tally.outcomes["ok"] == 4
 
 
 def test_a_killed_rank_ends_the_other(templates, tmp_path):
-    (each,) = (one for one in attack_ranks.list_attacks(templates) if one.name == "kill a host")
+    (each,) = (one for one in ranks.list_attacks(templates) if one.name == "kill a host")
     tally = run_attack(each, range(1), tmp_path, processes=1)
     assert tally.failures == [] and tally.outcomes["ok"] == 1
 
 
 def test_a_process_does_not_grow(tmp_path):
-    found = attack_long.measure_long_runs(tmp_path, tmp_path, epochs=20, lines=100, classes=20)
+    found = long.measure_long_runs(tmp_path, tmp_path, epochs=20, lines=100, classes=20)
     first, *_, last = found["training"]
     assert (first["files"], first["threads"]) == (last["files"], last["threads"])
     assert first["bytes"] == last["bytes"] and found["metrics"]["lines"] == 100
 
 
 def test_tries_are_added_to_those_of_before(templates, tmp_path, monkeypatch):
-    monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
+    monkeypatch.setattr(runs, "make_templates", lambda folder: templates)
     readers = sum(group == "fuzz" for group, _, _ in attack.plan_attacks(1, templates))
     for each in (1, 1, 3):
         (tally,) = attack.run_attacks(each * readers, tmp_path, ["fuzz recipe"], processes=1)
@@ -130,8 +122,8 @@ def begin(folder: Path) -> Callable[[Random], Attempt]:
 
 
 def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.attack_tries.SLOWEST", 0.5)
-    monkeypatch.setattr("benchmarks.attack_tries.BLOCKED", HANGS)
+    monkeypatch.setattr("benchmarks.attack.tries.SLOWEST", 0.5)
+    monkeypatch.setattr("benchmarks.attack.tries.BLOCKED", HANGS)
     tally = run_attack(Attack("harness", begin), range(7), tmp_path, processes=1)
     assert tally.outcomes == Counter(WAYS) and tally.failed == 5
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]
@@ -157,14 +149,14 @@ def test_a_broken_attack_leaves_no_process(tmp_path, monkeypatch):
 
 def test_a_try_that_only_waits_hangs_too():
     now = time.monotonic()
-    for waited, late in ((attack_tries.BLOCKED * attack_tries.SLOWEST, True), (0.0, False)):
-        worker = attack_tries._Worker(os.getpid(), -1, range(1), last_end=now - waited)
+    for waited, late in ((tries.BLOCKED * tries.SLOWEST, True), (0.0, False)):
+        worker = tries._Worker(os.getpid(), -1, range(1), last_end=now - waited)
         worker.computed = math.inf
         assert worker.is_late() == late
 
 
 def test_the_table_counts_all_tries(templates, tmp_path, monkeypatch):
-    monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
+    monkeypatch.setattr(runs, "make_templates", lambda folder: templates)
     found = list(
         attack.run_attacks(27, tmp_path, ["fuzz recipe", "damage flip export"], processes=1)
     )
@@ -173,4 +165,4 @@ def test_the_table_counts_all_tries(templates, tmp_path, monkeypatch):
     assert [row[0] for row in rows] == ["recipe", "flip export", "all"]
     assert int(rows[-1][1]) == sum(int(row[1]) for row in rows[:-1])
     assert (tmp_path / "fuzz.json").exists() and (tmp_path / "damage.json").exists()
-    assert len(list(attack_damage.list_attacks(tmp_path))) == 12
+    assert len(list(damage.list_attacks(tmp_path))) == 12

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import audit_copies
-from benchmarks.audit_copies import CHANGES, Change
+from benchmarks.audit import copies as audit_copies
+from benchmarks.audit.copies import CHANGES, Change
 from benchmarks.command import main as bench_command
-from benchmarks.result_files import read_all
+from benchmarks.common.result_files import read_all
 from helpers import smooth_photo
 from longtail.data.decoding.images import decode
 from longtail.data.inspection import Inspection, inspect

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import paper_tables
-from benchmarks.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers import paper_tables
+from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers.recipes import select_recipes
 from benchmarks.command import main as bench_command
-from benchmarks.recipes import select_recipes
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.kinds import has_validation
@@ -292,7 +292,9 @@ def test_folders_that_cannot_be_written_are_refused_before_anything_runs(tmp_pat
 
 
 def test_a_read_only_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.recipes.os.access", lambda path, mode: path != tmp_path)
+    monkeypatch.setattr(
+        "benchmarks.classifiers.recipes.os.access", lambda path, mode: path != tmp_path
+    )
     message = "results/toy cannot be written: .* is read-only. Pass another --results"
     with pytest.raises(UserError, match=message):
         ClassifierBench("toy", (), tmp_path / "results/toy", tmp_path / "runs/toy").prepare_runs()

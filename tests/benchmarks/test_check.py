@@ -5,8 +5,11 @@ import subprocess
 
 import pytest
 
-from benchmarks import check, check_figures, pages, result_files, versions
+from benchmarks.check import evidence as check
+from benchmarks.check import figures as check_figures
+from benchmarks.check import pages
 from benchmarks.command import main
+from benchmarks.common import result_files, versions
 from longtail.core.errors import UserError
 
 RECIPE = "# Toy; paper: 51.5\ndata: digits-lt:20\nmethod: baseline\nbackbone: conv4\n"

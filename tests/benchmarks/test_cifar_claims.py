@@ -9,8 +9,8 @@ from statistics import mean, stdev
 
 import pytest
 
-from benchmarks.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.paper_tables import BELOW
+from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers.paper_tables import BELOW
 from cifar_table import FOLDERS, PAIR, RIVALS
 from helpers import count_errors, read_page
 from longtail.evaluation import tables

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import paper_tables, tuning
-from benchmarks.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers import paper_tables, tuning
+from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main
-from benchmarks.result_files import write_json
+from benchmarks.common.result_files import write_json
 from cifar_table import PAIR, RIVALS, SETS
 
 ROOT = Path(__file__).parents[2]

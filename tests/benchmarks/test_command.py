@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import attack, attack_long, attack_runs, audit_speed, serving, throughput
-from benchmarks.bench import ClassifierBench
+from benchmarks.attack import command as attack
+from benchmarks.attack import long as attack_long
+from benchmarks.attack import runs as attack_runs
+from benchmarks.audit import speed as audit_speed
+from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.command import main, parse
-from benchmarks.data_folder import check_data
+from benchmarks.common.data_folder import check_data
+from benchmarks.common.words import select_words
 from benchmarks.registry import BENCHMARKS, OPTIONS
-from benchmarks.words import select_words
+from benchmarks.speed import serving, throughput
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 
@@ -125,7 +129,7 @@ def test_words_are_given_once(capsys):
 def test_a_measurement_beside_the_attacks_trains_no_template(part, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(attack_runs, "make_templates", lambda folder: pytest.fail("not needed"))
     monkeypatch.setattr(attack_long, "measure_long_runs", lambda out, folder: {"made": "long"})
-    monkeypatch.setattr("benchmarks.attack_cost.measure_cost", lambda *_: {"made": "cost"})
+    monkeypatch.setattr("benchmarks.attack.cost.measure_cost", lambda *_: {"made": "cost"})
     main(["attack", "--only", part, "--device", "cpu", "--results", str(tmp_path)])
     assert capsys.readouterr().out == f'{{\n "made": "{part}"\n}}\n'
 

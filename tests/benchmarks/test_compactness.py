@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import compactness
-from benchmarks.bench import ClassifierBench
+from benchmarks.classifiers import compactness
+from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.command import main as bench_command
 from longtail.core.config import MachineConfig
 from longtail.core.environment import commit, versions

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import detection_details
+from benchmarks.classifiers.recipes import result_path
 from benchmarks.command import main as bench_command
-from benchmarks.detection import DetectionBench, DetectionRecipe
-from benchmarks.detection_speed import AGAIN, TDE
-from benchmarks.recipes import result_path
-from benchmarks.result_files import write_json
-from benchmarks.versions import Version
+from benchmarks.common.result_files import write_json
+from benchmarks.common.versions import Version
+from benchmarks.detection import details as detection_details
+from benchmarks.detection.bench import DetectionBench, DetectionRecipe
+from benchmarks.detection.speed import AGAIN, TDE
 from git_answers import replace_git
 from helpers import read_page
 from longtail.core.config import MachineConfig

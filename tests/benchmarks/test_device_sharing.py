@@ -10,9 +10,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from benchmarks import pricing, sharing
-from benchmarks.bench import ClassifierBench
+from benchmarks.classifiers import pricing
+from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.command import main
+from benchmarks.speed import sharing
 from helpers import HANGS
 from longtail.core.config import Config
 from longtail.core.errors import UserError

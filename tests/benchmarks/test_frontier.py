@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import frontier, frontier_page
 from benchmarks.command import main as bench_command
-from benchmarks.result_files import append_line, read_lines
+from benchmarks.common.result_files import append_line, read_lines
+from benchmarks.frontier import command as frontier
+from benchmarks.frontier import page as frontier_page
 from longtail.core.errors import UserError
 from longtail.runs.folder import Run
 

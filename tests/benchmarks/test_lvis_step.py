@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import lvis_step
 from benchmarks.command import main
-from benchmarks.lvis_photographs import make_photographs
-from benchmarks.result_files import write_json
+from benchmarks.common.result_files import write_json
+from benchmarks.detection import lvis_step
+from benchmarks.detection.lvis_photographs import make_photographs
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionMachineConfig

@@ -5,7 +5,7 @@ from operator import getitem
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.bench import ClassifierBench
+from benchmarks.classifiers.bench import ClassifierBench
 from longtail import methods
 from longtail.core.config import MachineConfig
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compactness, paper_tables
-from benchmarks.bench import ClassifierBench
-from benchmarks.command import main
-from benchmarks.pricing import (
+from benchmarks.classifiers import compactness, paper_tables
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.pricing import (
     count_images,
     find_rate,
     list_trainings,
@@ -18,8 +17,9 @@ from benchmarks.pricing import (
     read_gpu_results,
     split_work,
 )
-from benchmarks.recipes import result_path, select_recipes
-from benchmarks.result_files import write_json
+from benchmarks.classifiers.recipes import result_path, select_recipes
+from benchmarks.command import main
+from benchmarks.common.result_files import write_json
 from longtail.core.config import Config, DataConfig
 from longtail.core.manifest import DamageError
 from longtail.runs.folder import Run

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import processes
-from benchmarks.bench import ClassifierBench
+from benchmarks.classifiers import processes
+from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.command import main
-from benchmarks.spawning import block_interrupt
+from benchmarks.common.spawning import block_interrupt
 from helpers import HANGS
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import sampler
-from benchmarks.result_files import replace_between
+from benchmarks.common.result_files import replace_between
+from benchmarks.integrations import sampler
 
 ROOT = Path(__file__).parents[2]
 

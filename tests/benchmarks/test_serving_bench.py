@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import ray_speed, serving
+from benchmarks.speed import ray_speed, serving
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 

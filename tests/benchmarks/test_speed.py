@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import augmentations, prices, speed
+from benchmarks.speed import augmentations, prices
+from benchmarks.speed import step as speed
 from longtail import methods
 from longtail.core.config import Config
 from longtail.data.base import ClassCounts

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import ClassifierBench
+from benchmarks.classifiers.bench import ClassifierBench
 from helpers import count_errors, numbers_in, read_page
 from longtail.core.config import Config
 from longtail.evaluation import tables

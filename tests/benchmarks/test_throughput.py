@@ -18,13 +18,13 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import dataloader, rates, throughput
-from benchmarks import memory as host_memory
 from benchmarks.command import main as bench_command
-from benchmarks.jpegs import SIZES, generate, make_data
-from benchmarks.memory import anonymous, used, watch
-from benchmarks.rates import EPOCHS, IMAGES, Throughput
-from benchmarks.throughput import ThroughputSetting, bench_images
+from benchmarks.common import memory as host_memory
+from benchmarks.common.jpegs import SIZES, generate, make_data
+from benchmarks.common.memory import anonymous, used, watch
+from benchmarks.speed import dataloader, rates, throughput
+from benchmarks.speed.rates import EPOCHS, IMAGES, Throughput
+from benchmarks.speed.throughput import ThroughputSetting, bench_images
 from helpers import HANGS, read_page
 from longtail.core import environment as provenance
 from longtail.core.config import Config, DataConfig, MachineConfig

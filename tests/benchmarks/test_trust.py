@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
-from benchmarks import new_classes, trust, trust_figures, trust_page
 from benchmarks.command import main as bench_command
+from benchmarks.trust import command as trust
+from benchmarks.trust import figures as trust_figures
+from benchmarks.trust import new_classes
+from benchmarks.trust import page as trust_page
 from helpers import join_parts, tiny_config
 from longtail.data.base import ClassCounts, Data, Split
 from simulated import simulate

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from benchmarks.versions import ROOMS, ask_git, read_version
+from benchmarks.common.versions import ROOMS, ask_git, read_version
 
 
 def git(folder, *words: str) -> str:

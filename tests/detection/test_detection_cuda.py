@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.detection_speed import Workload, measure_speed
+from benchmarks.detection.speed import Workload, measure_speed
 from longtail.detection.data.masks import encode
 from longtail.detection.network.pyramid import LEVELS
 from longtail.detection.network.regions import pool, stack_levels

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.detection import DetectionRecipe
-from benchmarks.detection_rival import build_mask_rcnn
-from benchmarks.detection_speed import Workload, measure_speed, parts_table, table, workloads
+from benchmarks.detection.bench import DetectionRecipe
+from benchmarks.detection.rival import build_mask_rcnn
+from benchmarks.detection.speed import Workload, measure_speed, parts_table, table, workloads
 from longtail.core.errors import UserError
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.detector import build_detector

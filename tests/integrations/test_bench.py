@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import integrations
 from benchmarks.command import main as bench_command
+from benchmarks.integrations import command as integrations
 from longtail.core.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries warn of their surroundings

@@ -340,7 +340,7 @@ def test_two_devices_with_synchronised_statistics_equal_one(tmp_path):
 
 
 def test_streamed_and_resident_images_train_alike(tmp_path):
-    from benchmarks.jpegs import generate, make_data
+    from benchmarks.common.jpegs import generate, make_data
     from longtail.core.config import DataConfig
 
     paths = generate(tmp_path, 24, scale=0.2)

@@ -1,0 +1,1 @@
+"""The attack: fuzzed inputs, damaged files, killed processes, and long runs."""

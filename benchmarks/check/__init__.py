@@ -1,0 +1,1 @@
+"""The check of the evidence: commits, versions, pages and figures."""

@@ -1,0 +1,1 @@
+"""Benchmarks of classifiers: recipes, their price, their trainings and their tables."""

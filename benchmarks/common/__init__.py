@@ -1,0 +1,1 @@
+"""What benchmarks share: result files, versions of code, data, shards, and generated images."""

@@ -1,0 +1,1 @@
+"""Benchmarks of detectors: recipes, speed, and steps at the full size of LVIS."""

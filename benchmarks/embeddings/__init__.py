@@ -1,0 +1,1 @@
+"""Benchmarks of the estimators: embeddings, streams and a million rows."""

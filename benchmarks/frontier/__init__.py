@@ -1,0 +1,1 @@
+"""Trainings of variants of the frontier recipe, and its page."""

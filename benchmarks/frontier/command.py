@@ -1,0 +1,248 @@
+"""Trainings of variants of a recipe, each evaluated with every post-hoc rule.
+
+A set of variants is a YAML file: a recipe, a data set, a number of seeds, options that all variants
+share, and the options of each. Every training appends one line of JSON to a file as soon as it has
+ended. Several processes can share a device: each takes its share of the trainings, skips those that
+have a line already, and resumes what was interrupted.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from torch import Tensor
+
+from benchmarks.common.data_folder import check_data
+from benchmarks.common.result_files import append_line, format_spread, read_lines
+from benchmarks.common.shards import take_shard
+from benchmarks.common.words import select_words
+from longtail.cli.output import print_lines
+from longtail.core.config import Config, MachineConfig
+from longtail.core.console import Console
+from longtail.core.errors import UserError, unknown_error
+from longtail.data import load as data_sets
+from longtail.data.base import Data
+from longtail.evaluation.accuracy import accuracy, score
+from longtail.evaluation.alpha import choose_alpha
+from longtail.evaluation.likelihood import fit_likelihood
+from longtail.evaluation.result import round_floats
+from longtail.methods.base import RuleInputs
+from longtail.methods.deconfound import ALPHAS
+from longtail.methods.logit_adjustment import subtract_prior
+from longtail.methods.self_prior import STRENGTHS, subtract_self_prior
+from longtail.nn.heads import Head, NormalisedHead
+from longtail.runs.fit import run_jobs
+from longtail.runs.folder import Run
+from longtail.runs.plan import Job, resolve
+from longtail.runs.reopen import OpenRun, reopen
+from longtail.training.loop import Progress
+from longtail.training.recipes import read_recipe
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
+
+FOLDER = Path(__file__).parent / "variants"
+HELD_OUT = 0.2
+"""Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
+KEYS = ("variant", "seed", "data", "evaluated_on", "options")
+"""What tells one line of results from another."""
+
+
+@dataclass(frozen=True)
+class VariantUnit:
+    """One training: a variant and a seed."""
+
+    variant: str
+    seed: int
+    config: Config
+    options: Mapping[str, Any] = field(hash=False)
+    """What the variant set adds to its recipe."""
+
+    @property
+    def evaluated_on(self) -> str:
+        return self.config.files.evaluate_on
+
+    @property
+    def key(self) -> str:
+        """Text that tells the unit from others, and its line of results too."""
+        line = {
+            "variant": self.variant,
+            "seed": self.seed,
+            "data": self.config.data,
+            "evaluated_on": self.evaluated_on,
+            "options": self.options,
+        }
+        return json.dumps(round_floats(line), sort_keys=True)
+
+
+def run_command(command: "BenchCommand") -> None:
+    """Train and evaluate the missing variants of a shard, then write the page."""
+    from benchmarks.frontier import page
+
+    units = read_units(
+        command.variants, seeds=command.seeds, held_out=command.held_out, only=command.only
+    )
+    folder = command.results / "frontier"
+    out = command.out or folder / f"{Path(command.variants).stem}.jsonl"
+    wanted = select_missing(units, command.shard, read_lines(folder, out))
+    for unit in wanted:
+        print(f"{unit.variant}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    check_data((unit.config.data for unit in wanted), command.root)
+    place, root, machine = command.runs / "frontier", command.root, command.machine
+    with Console() as console:
+        found = bench_frontier(
+            wanted, out, runs=place, root=root, machine=machine, progress=console
+        )
+        lines = list(found)
+    if lines:
+        print_lines(*table(lines))
+        print(f"written to {out}")
+    print(f"written to {page.write_frontier_page(command.results)}")
+
+
+def read_units(
+    name: str, *, seeds: int | None, held_out: bool, only: Sequence[str]
+) -> list[VariantUnit]:
+    """Read the set of variants called `name`, or the YAML file `name`, seed by seed.
+
+    With `held_out`, four fifths of each training class are trained on and the rest is evaluated.
+    """
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        known = [file.stem for file in FOLDER.glob("*.yaml")]
+        raise unknown_error("set of variants", name, known, f"they are {', '.join(sorted(known))}")
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
+    units = []
+    variants = select_words(tree["variants"], only)
+    for seed in range(seeds or tree["seeds"]):
+        for variant in variants:
+            options = tree["options"] | (tree["variants"][variant] or {})
+            data = options.get("data", tree["data"])
+            config = read_recipe(tree["recipe"], data).with_options(**options, seed=seed)
+            if held_out:
+                config = config.with_options(val_fraction=HELD_OUT, evaluate_on="val")
+            try:
+                config, _ = resolve(replace(config, adaptive=()))
+            except UserError as error:
+                raise UserError(f"{path}: {variant}: {error}") from None
+            units.append(VariantUnit(variant, seed, config, options))
+    return units
+
+
+def select_missing(
+    units: Sequence[VariantUnit], shard: str, done: Sequence[Mapping[str, Any]]
+) -> list[VariantUnit]:
+    """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
+    found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
+    return [unit for unit in take_shard(units, shard) if unit.key not in found]
+
+
+def bench_frontier(
+    units: Sequence[VariantUnit],
+    out: Path,
+    *,
+    runs: Path,
+    root: Path | None,
+    machine: MachineConfig,
+    progress: Progress | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Train and evaluate `units` one by one; append the line of each to `out` and yield it."""
+    loaded: dict[Any, Data] = {}
+    for unit in units:
+        config = replace(unit.config, machine=machine)
+        config = config.with_options(root=root) if root else config
+        source = config.data, config.files
+        if source not in loaded:
+            loaded[source] = data_sets.load(*source)
+        place = runs / unit.evaluated_on / config.data.replace(":", "-")
+        job = Job(*resolve(config), Run(place / f"{unit.variant}-s{unit.seed}"))
+        (run,) = run_jobs([job], data=loaded[source], resume=True, progress=progress)
+        line = make_line(unit, reopen(run, loaded[source]))
+        append_line(out, line)
+        yield line
+
+
+def make_line(unit: VariantUnit, opened: OpenRun) -> dict[str, Any]:
+    """Make the line of results of a finished training: every rule at every strength."""
+    result, config = opened.job.run.result, opened.job.config
+    made_by = ("recipe_id", "training_id", "weights_sha256", "git", "device", "versions")
+    costs = ("seconds", "capture_seconds", "images", "images_per_second")
+    images = ("subset_sha256", "evaluated_sha256")
+    line = {
+        "variant": unit.variant,
+        "seed": unit.seed,
+        "data": config.data,
+        "evaluated_on": unit.evaluated_on,
+        "options": unit.options,
+        "method": config.method,
+        **{key: result[key] for key in ("backbone", *made_by, *costs, *images)},
+        "train": result["train"],
+        "rules": score_rules(opened),
+    }
+    rounded: dict[str, Any] = round_floats(line)
+    return rounded
+
+
+def score_rules(opened: OpenRun) -> dict[str, dict[str, Any]]:
+    """Return the accuracies of each post-hoc rule, of the head as trained, and with flips."""
+    data, features = opened.data, opened.evaluation.features
+    labels = data.train.labels.to(features.train.device)
+    head = opened.model.head
+    inputs = RuleInputs(head, features.train, labels, features.held_out, data.counts)
+    pair = features.evaluated, opened.mirrored_features(data.evaluated)
+
+    def rate(head: Head, alpha: float = 0.0) -> dict[str, Any]:
+        plain, mirrored = (score(head, part, data.evaluated.labels).at(alpha) for part in pair)
+        return {**_figures(plain, data), "flips": _figures((plain + mirrored) / 2, data)}
+
+    rules: dict[str, dict[str, Any]] = {"as-trained": {"0": rate(head)}}
+    if isinstance(head, NormalisedHead):
+        rules["tde"] = {f"{alpha:g}": rate(head, alpha) for alpha in ALPHAS}
+        if features.held_out is not None:
+            rules["tde"]["chosen"] = choose_alpha(head, *features.held_out)
+    strengths = [strength for strength in STRENGTHS if strength]
+    rules["self-prior"] = {
+        f"{strength:g}": rate(subtract_self_prior(inputs, strength=strength))
+        for strength in strengths
+    }
+    rules["logit-adjustment"] = {
+        f"{tau:g}": rate(subtract_prior(inputs, tau=tau)) for tau in strengths
+    }
+    return rules
+
+
+def _figures(logits: Tensor, data: Data) -> dict[str, float | None]:
+    labels = data.evaluated.labels.to(logits.device)
+    figures = accuracy(logits, labels, data.counts)
+    nll = fit_likelihood(logits, labels).nll
+    return {**figures.splits(), "class_mean": figures.class_mean, "nll": nll}
+
+
+SHOWN = (("as-trained", "0"), ("tde", "1"), ("self-prior", "1"), ("logit-adjustment", "1"))
+"""Rules, at strengths that were fixed beforehand, in the table."""
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows for a terminal: class means over the seeds, by variant."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        place = (line["variant"], line["data"], line["backbone"], line["evaluated_on"])
+        groups.setdefault(place, []).append(line)
+    rows = []
+    for cells, group in groups.items():
+        figures = []
+        for rule, strength in SHOWN:
+            found = [line["rules"].get(rule, {}).get(strength) for line in group]
+            figures.append(format_spread(each["class_mean"] for each in found if each))
+        chosen = [line["rules"].get("tde", {}).get("chosen") for line in group]
+        seconds = format_spread((line["seconds"] for line in group), 0)
+        rows.append([*cells, str(len(group)), *figures, format_spread(chosen, 2), seconds])
+    header = ["variant", "data", "backbone", "part", "seeds"]
+    rules = [rule if strength == "0" else f"{rule} {strength}" for rule, strength in SHOWN]
+    return [*header, *rules, "alpha", "seconds"], rows

@@ -1,0 +1,1 @@
+"""Benchmarks of what longtail adds to other libraries' trainers."""

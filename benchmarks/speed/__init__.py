@@ -1,0 +1,1 @@
+"""Benchmarks of time: steps, trainings, predictions and input pipelines."""

@@ -1,0 +1,1 @@
+"""The trust benchmark: class mixes, calibration, answer sets, unknown images and new classes."""
