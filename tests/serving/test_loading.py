@@ -152,8 +152,12 @@ def test_what_is_no_model_of_ours_says_so(run, files, tmp_path):
     with pytest.raises(UserError, match=r"last\.pt was not opened"):
         lt.load_model(run.folder / "last.pt")
     (tmp_path / "photo.jpg").touch()
-    with pytest.raises(UserError, match=r"photo\.jpg is not a model\. Pass a run folder"):
+    with pytest.raises(UserError, match=r"photo\.jpg is not a file that longtail reads\. Pass"):
         lt.load_model(tmp_path / "photo.jpg")
+    for name in ("pytorch_model.bin", "checkpoint.pth.tar", "model.PTH"):
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match=f"{name} was not opened: .* can run code"):
+            lt.load_model(tmp_path / name)
     model = onnx.load(files["onnx"])
     about = json.loads(model.metadata_props[0].value)
     about["classes"].pop()

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 import longtail as lt
 from helpers import tiny_config, tiny_data
 from longtail.cli import parser as cli
+from longtail.core import manifest
 from longtail.core.errors import UserError
 from longtail.data.decoding.cache import CachedStore, cache_folder
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
+from longtail.serving import verification
 from longtail.serving.verification import verify_all
 
 
@@ -64,12 +67,20 @@ def test_every_flip_and_cut_of_an_export_is_found(name, exports, tmp_path):
 
 
 def test_a_seal_that_is_gone_is_found(exports, tmp_path):
+    mark, other = b"longtail-sha256:", b"longtail-sha257:"
     for name in ("model.safetensors", "model.onnx"):
         content = (exports / name).read_bytes()
-        assert content.count(b"longtail-sha256:") == 1
-        (tmp_path / name).write_bytes(content.replace(b"longtail-sha256:", b"longtail-sha257:"))
+        assert content.count(mark) == 1
+        (tmp_path / name).write_bytes(content.replace(mark, other))
         with pytest.raises(UserError, match="its SHA-256 is gone"):
             lt.load_model(tmp_path / name)
+    with (
+        zipfile.ZipFile(exports / "model.pt2") as old,
+        zipfile.ZipFile(tmp_path / "model.pt2", "w") as new,
+    ):
+        for member in old.infolist():
+            new.writestr(member, old.read(member).replace(mark, other))
+    assert "its SHA-256 is gone" in verify_all(tmp_path / "model.pt2").damage[0]
 
 
 def test_every_flip_and_cut_of_a_torch_export_file_is_found(exports, tmp_path):
@@ -200,9 +211,58 @@ def test_files_of_other_programs_are_no_damage(exports, tmp_path):
     del graph.metadata_props[:]
     onnx.save(graph, foreign / "b.onnx")
     torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.zeros(1),)), foreign / "c.pt2")
+    graph.graph.node[0].domain = "an.operator.of.their.own"
+    onnx.save(graph, foreign / "d.onnx")
+    np.savez(foreign / "e.npz", rows=np.zeros(3))
+    names = ["a.safetensors", "b.onnx", "c.pt2", "d.onnx", "e.npz"]
     found = verify_all(tmp_path)
     assert (found.verified, found.damage) == (1, [])
-    assert [path.name for path in found.unverified] == ["a.safetensors", "b.onnx", "c.pt2"]
+    assert [path.name for path in found.unverified] == names
+    for name in names[1:]:
+        content = (foreign / name).read_bytes()
+        (foreign / name).write_bytes(content[: len(content) // 2])
+        assert name in verify_all(foreign / name).damage[0]
+    assert len(verify_all(tmp_path).damage) == 4
+
+
+def test_folders_of_other_programs_are_no_damage(tmp_path):
+    from safetensors.torch import save_file
+
+    model, site, hidden = (tmp_path / name for name in ("bert", "site", ".venv"))
+    for folder in (model, site, hidden):
+        folder.mkdir()
+    (model / "config.json").write_text('{"model_type": "bert"}')
+    save_file({"w": torch.zeros(3)}, model / "model.safetensors")
+    (site / "config.yaml").write_text("title: a page")
+    (site / "manifest.json").write_text('{"name": "a page", "files": {}}')
+    (hidden / "broken.onnx").write_bytes(b"x")
+    found = verify_all(tmp_path)
+    assert (found.verified, found.damage) == (0, [])
+    assert found.unverified == [model / "model.safetensors"]
+    (model / "config.json").write_text("3")
+    assert verify_all(model).damage == []
+    assert len(verify_all(hidden).damage) == 1  # a folder that is named is not hidden
+
+
+def test_without_onnxruntime_the_other_files_are_verified(exports, tmp_path, monkeypatch):
+    import onnx
+
+    graph = onnx.load(exports / "model.onnx")
+    del graph.metadata_props[:]
+    onnx.save(graph, tmp_path / "foreign.onnx")
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    monkeypatch.setattr(verification, "find_spec", lambda name: None)
+    found = verify_all(tmp_path)
+    assert len(found.damage) == 1 and found.unverified == [tmp_path / "foreign.onnx"]
+
+
+def test_a_run_of_a_later_version_hides_no_damage(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "a")
+    later = manifest._render(manifest.read_manifest(run.folder), manifest.FORMAT + 1)
+    (tmp_path / "a" / "manifest.json").write_text(later)
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    damage = verify_all(tmp_path).damage
+    assert len(damage) == 2 and "use the version that wrote it" in damage[0]
 
 
 def test_a_run_that_lost_its_configuration_is_found(run, tmp_path):

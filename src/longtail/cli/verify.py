@@ -18,8 +18,9 @@ class Verify:
 
     Compares every file with the hash that was recorded when it was written. Prints a paragraph for
     each damaged or missing file, with the way to repair it, and a summary. Files of older versions
-    and of other programs have no recorded hash; they are only opened. The exit code is 0 if all is
-    well, 1 if there is damage, and otherwise 2 if a path has nothing to verify.
+    and of other programs have no recorded hash; they are only opened. What is hidden in a folder,
+    such as .venv, is left out. The exit code is 0 if all is well, 1 if there is damage, and
+    otherwise 2 if a path has nothing to verify.
     """
 
     paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN...")]

@@ -43,7 +43,8 @@ TRAINING = (
 
 NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
 """Fields of a run's result that the description of its model holds."""
-PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
+PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".tar")
+"""Suffixes of files that torch and others write as pickles."""
 EVALUATE_AGAIN = "Delete it, and longtail train --resume evaluates the run again"
 
 
@@ -59,9 +60,9 @@ def read_model(path: Path) -> ServedModel:
             "a .safetensors file of longtail export"
         )
     reason = (
-        f"{path} was not opened: pickles (.pt, .pth, .pkl, .ckpt) can run code when they are loaded"
-        if path.suffix in PICKLES
-        else f"{path} is not a model"
+        f"{path} was not opened: {path.suffix} files hold pickles, which can run code when loaded"
+        if path.suffix.lower() in PICKLES
+        else f"{path} is not a file that longtail reads"
     )
     raise UserError(
         f"{reason}. Pass a run folder, a .safetensors or .onnx file of longtail export, or a "
@@ -276,8 +277,9 @@ def open_onnx(path: Path) -> tuple[str | None, OnnxNetwork]:
     except UserError:
         raise
     except Exception as error:  # onnxruntime raises many classes without a common base
-        raise UserError(
-            f"{path} is not an ONNX model, or is truncated: {str(error).splitlines()[0]}"
-        ) from None
+        reason = str(error).splitlines()[0]
+        if type(error).__name__ in ("InvalidProtobuf", "InvalidArgument"):
+            raise DamageError(f"{path} is not an ONNX model, or is truncated: {reason}") from None
+        raise UserError(f"{path} is an ONNX model that cannot run here: {reason}") from None
     _check_has_seal(text, sealed, path)
     return text, network

@@ -6,13 +6,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
 from longtail.core.manifest import NAME as MANIFEST
 from longtail.core.manifest import DamageError, describe_damage, read_manifest, verify
-from longtail.core.plain import read_text
+from longtail.core.plain import read_json, read_text
 from longtail.core.seals import check_sealed_file
 from longtail.data.decoding.cache import matches_hash
 from longtail.runs.checkpoint import LAST, PREVIOUS
@@ -30,7 +31,7 @@ from longtail.serving.read import (
     is_saved,
     is_sealed,
     open_onnx,
-    require_packages,
+    read_description,
 )
 
 REPORT = "report.html"
@@ -48,7 +49,7 @@ class Verification:
     damage: list[str] = field(default_factory=list)
     """A paragraph for each damaged or missing file: what is wrong, and how it can be repaired."""
     unverified: list[Path] = field(default_factory=list)
-    """Files without a recorded hash, as older versions wrote them."""
+    """Files without a recorded hash, which older versions and other programs write."""
 
     def check(self, verify_file: Callable[..., object], path: Path, *more: str) -> None:
         """Note whether `verify_file` accepts a file, refuses it, or finds no hash (False)."""
@@ -65,6 +66,8 @@ class Verification:
 
 def verify_all(path: Path) -> Verification:
     """Verify a run, an export, a saved model, a cache, or all of these in a folder.
+
+    What is hidden in a folder, such as .venv, is left out.
 
     Raises:
         UserError: if there is nothing to verify.
@@ -83,13 +86,13 @@ def verify_all(path: Path) -> Verification:
 
 def _verify_folder(folder: Path, found: Verification) -> None:
     """Verify the runs and saved models at any depth, then exports and arrays."""
-    inside = [folder, *sorted(folder.rglob("*"))]
+    inside = [path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder)]
     marks = {path.parent for path in inside if path.name in (CONFIG, MANIFEST, MODEL_CONFIG)}
     covered: set[Path] = set()
     for place in sorted(marks):
         if _is_run(place):
             covered.update(place / name for name in _verify_run(place, found))
-        elif is_saved(place):
+        elif _is_own_model(place):
             found.check(_verify_saved, place)
             covered.add(place / WEIGHTS)
     for file in inside:
@@ -97,8 +100,38 @@ def _verify_folder(folder: Path, found: Verification) -> None:
             found.check(KINDS[file.suffix], file)
 
 
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Return whether a path in a folder is hidden there, or lies in a folder that is."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _is_own_model(folder: Path) -> bool:
+    """Return whether longtail saved a model in a folder; Hugging Face uses the same names."""
+    if not is_saved(folder):
+        return False
+    described = read_description(folder / WEIGHTS) is not None
+    return described or "blueprint" in (_list_keys(folder / MODEL_CONFIG) or ())
+
+
+def _is_foreign(manifest: Path) -> bool:
+    """Return whether another program wrote a manifest; one that is no JSON may be our own."""
+    keys = _list_keys(manifest)
+    return keys is not None and len({"format", "files", "sha256"} & keys) < 2
+
+
+def _list_keys(path: Path) -> set[str] | None:
+    """List the keys of a JSON object, none for another value; None if there is no sound JSON."""
+    try:
+        tree = read_json(path)
+    except UserError:
+        return None
+    return set(tree) if isinstance(tree, dict) else set()
+
+
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder is a run; other programs write a manifest.json too."""
+    """Return whether a folder is a run; other programs write such names, too."""
+    if _is_foreign(folder / MANIFEST):
+        return False
     marks = (LAST, PREVIOUS, METRICS, "per_class.csv")
     lost = (folder / MANIFEST).exists() and any((folder / name).exists() for name in marks)
     return lost or (folder / CONFIG).exists()
@@ -114,7 +147,7 @@ def _verify_run(folder: Path, found: Verification) -> Iterable[str]:
     """Verify the files of a run, and return their names; runs inside it are runs of their own."""
     try:
         entries = read_manifest(folder)
-    except DamageError as error:
+    except UserError as error:  # damage, or a format of a later version
         found.damage.append(str(error))
         return FILES
     finished = (folder / "result.json").exists()
@@ -169,12 +202,21 @@ def _verify_safetensors(path: Path) -> bool:
 
 
 def _verify_onnx(path: Path) -> bool:
-    """Verify an ONNX file; return whether it holds its own hash."""
+    """Verify an ONNX file; return whether it holds its own hash.
+
+    Another one is damaged if it cannot be parsed, which only onnxruntime can tell. A sound one may
+    need operators or files that are not here.
+    """
     if check_sealed_file(path, WAY_OUT):
         return True
-    require_packages("onnxruntime")
-    with count_as_damage():
+    if find_spec("onnxruntime") is None:
+        return False
+    try:
         open_onnx(path)
+    except DamageError:
+        raise
+    except UserError:
+        pass
     return False
 
 
@@ -211,6 +253,12 @@ def _verify_torch_export(path: Path) -> bool:
     return False
 
 
+def _verify_arrays(path: Path) -> bool:
+    """Verify the checksums of a .npz file, which has no hash; return False."""
+    _verify_zip(path)
+    return False
+
+
 def _verify_zip(path: Path) -> None:
     """Verify the checksums of a zip file."""
     with _open_zip(path) as archive:
@@ -231,7 +279,7 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 
 KINDS: dict[str, Callable[[Path], bool | None]] = {
     ".npy": _verify_array,
-    ".npz": _verify_zip,
+    ".npz": _verify_arrays,
     ".pt2": _verify_torch_export,
     ".onnx": _verify_onnx,
     ".safetensors": _verify_safetensors,
