@@ -18,6 +18,7 @@ from benchmarks.classifiers.recipes import (
     recipe_paths,
     result_path,
 )
+from benchmarks.common.result_files import read_all
 from benchmarks.registry import RESULTS
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError, unknown_error
@@ -159,11 +160,12 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def _copy_result(self, run: Run, path: Path, shards: int) -> None:
         """Copy the result of a finished run to `path`, with what its rate depends on.
 
-        `compiled` comes from the run; `shared_device`, and `shards` if above one, describe the
-        present command.
+        `compiled` comes from the run. `shared_device`, and `shards` if above one, describe the
+        present command; another row of the training may know that an earlier one shared its device.
         """
         content = {"compiled": run.config.machine.compile, **run.result}
-        content["shared_device"] = self.shared_device
+        rows = [r for r in read_all(path.parent) if r.get("training_id") == content["training_id"]]
+        content["shared_device"] = self.shared_device or any(r.get("shared_device") for r in rows)
         if shards > 1:
             content["shards"] = shards
         with replace_atomically(path) as temporary:

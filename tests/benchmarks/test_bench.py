@@ -77,6 +77,12 @@ def test_a_result_says_that_other_commands_shared_the_device(bench, tmp_path):
     run(replace(bench, shared_device=True), bench.missing(1))
     result = json.loads(path.read_text())
     assert result["shared_device"] is True
+    run(bench, bench.missing(2))  # another row of the same training, and another training
+    shared = {p.stem: json.loads(p.read_text())["shared_device"] for p in path.parent.iterdir()}
+    assert shared == {
+        **dict.fromkeys(("deconfound-s0", "deconfound-tde-s0"), True),
+        **dict.fromkeys(("deconfound-s1", "deconfound-tde-s1"), False),
+    }
     on_gpu = {**result, "device": "NVIDIA H200", "images": 1000, "images_per_second": 50.0}
     path.write_text(json.dumps(on_gpu))
     assert "seconds" not in paper_tables.markdown(bench)
