@@ -223,8 +223,8 @@ BELOW = 1.3
 SHARES = """Several trainings share the device. The seconds of a run are its share by number of
 images, so do not compare rows by them: `python -m benchmarks prices` measures methods one at a
 time. Where several processes shared the device, the seconds are too low for those that trained
-on while others had ended. Where several commands did, there are none, or too high ones in rows
-made before results recorded it."""
+on while others had ended. Where several commands did, no seconds are shown; in older rows, which
+do not record it, they are too high."""
 
 
 def _list_losses(bench: "ClassifierBench") -> str:

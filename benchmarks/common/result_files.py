@@ -40,7 +40,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def read_lines(*places: Path) -> list[dict[str, Any]]:
     """Read the lines of JSON of files, and of the .jsonl files of folders.
 
-    Skips objects that a killed process cut short, and refuses anything else that is no JSON.
+    Skips objects that a killed process cut short, and refuses anything else that is not JSON.
     """
     found = (place.glob("*.jsonl") if place.is_dir() else [place] for place in places)
     lines = []

@@ -1,4 +1,4 @@
-"""Functions that benchmarks with several processes on one device share."""
+"""Helpers for benchmarks that run several processes on one device."""
 
 import os
 import signal

@@ -1,6 +1,7 @@
 """Plain values from files: every damaged file is an error that names it."""
 
 import pytest
+import yaml
 
 from longtail.core.errors import UserError
 from longtail.core.plain import check_fields, fits, parse_json, parse_yaml, read_text
@@ -33,6 +34,13 @@ def test_bad_yaml_is_refused(text, reason):
 def test_good_yaml_is_read():
     assert parse_yaml("a: &x {lr: 1}\nb: *x", "r.yaml") == {"a": {"lr": 1}, "b": {"lr": 1}}
     assert parse_yaml("", "r.yaml") is None
+
+
+def test_the_loader_that_ships_reads_what_is_written():
+    """Other tests read it with the quicker loader in C."""
+    names = ["on", "1e3", "1_000", "0x1f", "null", "a: b", "- x", "é\u2028 #", "'", '"', ""]
+    tree = {"names": {name: name for name in names}, "lr": 1e-05, "large": 1e20, "few": None}
+    assert parse_yaml(yaml.safe_dump(tree, sort_keys=False), "r.yaml") == tree
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "9" * 5000, "nul"])

@@ -155,6 +155,11 @@ def test_a_drawing_or_result_never_replaces_an_input(run, place, tmp_path, capsy
             cli.main(["detect", "predict", str(run.folder), *words, "--device", "cpu"])
         assert stop.value.code == 2 and "is not replaced" in capsys.readouterr().err
         assert (photo.read_bytes(), listed.read_bytes()) == kept
+    words = ["detect", "predict", str(run.folder), "--device", "cpu", "--out", str(tmp_path / "d")]
+    cli.main([*words, str(photo)])
+    with pytest.raises(SystemExit):  # a drawing of our own, too
+        cli.main([*words, str(tmp_path / "d")])
+    assert "is an input and is not replaced" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsys):
@@ -310,10 +315,11 @@ def test_only_drawings_and_results_are_replaced(run, tmp_path, capsys):
     Image.new("RGB", (20, 20), "red").save(photo)
     plot = save(make_panels(1), tmp_path / "plot.png").read_bytes()
     captions = b'[{"image_id": 1, "caption": "a cat"}]'
+    boxes = b'[{"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 0}]'
     words = ["detect", "predict", str(run.folder), str(photo), "--device", "cpu"]
     for flags, name, foreign in (
         (["--out", "out"], "out/x.png", (b"mine", photo.read_bytes(), plot)),
-        (["--lvis-json", "x.json"], "x.json", (b"mine", b"[1, 2]", captions)),
+        (["--lvis-json", "x.json"], "x.json", (b"mine", b"[1, 2]", captions, boxes)),
     ):
         asked, target = [*words, flags[0], str(tmp_path / flags[1])], tmp_path / name
         for _ in range(2):  # the second command replaces the file of the first

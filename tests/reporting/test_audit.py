@@ -446,7 +446,7 @@ def test_a_run_beside_the_data_names_the_classes_that_would_gain(tmp_path: Path,
         "result.json", json.dumps(result | {"per_class": [80.0, 81.0, 82.0, 85.0, 88.0, 90.0]})
     )
     flat = lt.audit(tmp_path / "x.npz", run=run)
-    assert "flat, so it names no class that more labels would help" in " ".join(str(flat).split())
+    assert "too flat to tell which classes more labels would help" in " ".join(str(flat).split())
     assert "would help most here" not in str(flat) and "Largest gain" not in flat.to_html()
     np.savez(tmp_path / "other.npz", x=x, y=np.array(["p", "q"])[y % 2])
     with pytest.raises(lt.UserError, match="was trained on other classes than the data has"):

@@ -21,6 +21,8 @@ from longtail.reporting.certainty_pictures import (
     draw_coverage,
     draw_reliability,
 )
+from longtail.reporting.certainty_section import render_certainty
+from longtail.reporting.reported_runs import group_runs, open_runs
 from longtail.runs.fit import fit_all
 
 
@@ -55,6 +57,15 @@ def test_figures_of_the_page_are_those_of_the_results(page):
         assert f'<td data-label="changed">{answers["changed"]:.1f}</td>' in text
     assert "Reliability diagram" in text and "Accuracy against coverage" in text
     assert "images of the validation part" in text and "5 % false alarms" in text
+
+
+def test_the_pictures_are_of_the_best_group(page):
+    groups = group_runs(open_runs(page[1]))
+    names = [group[0].name for group in groups]
+    assert len(names) == 2
+    for best, name in zip(groups, names, strict=True):
+        text = render_certainty(groups, best)
+        assert [other in text for other in names] == [other == name for other in names]
 
 
 def test_a_run_with_too_few_held_out_images_says_that_it_marks_nothing(page, tmp_path):

@@ -24,6 +24,7 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.reporting import figures
+from longtail.reporting.class_order import COLOURS, rank_classes
 from longtail.reporting.figures import (
     canvas,
     classes,
@@ -34,7 +35,6 @@ from longtail.reporting.figures import (
     style,
 )
 from longtail.reporting.figures.groups import group_results
-from longtail.reporting.head_to_tail import COLOURS, rank_classes
 from longtail.reporting.template import source
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all

@@ -133,13 +133,15 @@ def test_too_wide_a_set_gets_no_answer(model):
 )
 def test_bad_options_are_refused(model, options, message):
     with pytest.raises(UserError, match=message):
-        model.predict(ROWS[:1], **options)
+        model.stream([], **options)  # before the first input
 
 
 def test_a_model_without_held_out_images_offers_no_sets(served):
     for options in ({"sets": 0.9}, {"adapt": True}, {"false_alarms": 0.1}):
         with pytest.raises(UserError, match="stores no calibration"):
             without_trust(served).predict(ROWS[:1], **options)
+    with pytest.raises(UserError, match="used with another alpha or background than its own"):
+        predictor(served.with_background(served.about.classes[0])).predict(ROWS[:1], sets=0.9)
 
 
 def test_noise_is_marked_as_unknown_more_often_than_known_images(model):

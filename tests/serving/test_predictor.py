@@ -450,7 +450,7 @@ class TestCommand:
         ("words", "said"),
         [
             ((), "which images?"),
-            (("nothing*.png",), "'nothing*.png': no image found"),
+            (("nothing*.png",), "'nothing*.png' matches nothing"),
             (("nothing.png", "no/folder"), "nothing.png, no/folder: no such file"),
             ((".",), "'.': no image found"),
             (("a.png", "--csv", "--json"), "pass one of them"),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SIGNATURE = "longtail detect predict"
 """What every drawing names as its software."""
-ENTRIES = rb'\A\[(\]\Z|\{"image_id": [^{}]*"category_id": [^{}]*"bbox": )'
-"""How every file of detections in COCO's format begins, of other programs too."""
+ENTRIES = rb'\A\[(\]\Z|\{"image_id": [^{}]*"category_id": [^{}]*"bbox": [^{}]*"score": )'
+"""How files of detections in COCO's format begin, including those of other programs."""
 
 
 @dataclass(frozen=True)

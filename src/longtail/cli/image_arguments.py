@@ -62,6 +62,8 @@ def _expand(name: str) -> ListedImages:
     if not files:
         from longtail.data.image_files import SUFFIXES
 
+        if not places:
+            raise UserError(f"'{name}' matches nothing; check the pattern")
         raise UserError(f"'{name}': no image found; images end in {', '.join(SUFFIXES)}")
     return ListedImages(files, unread)
 

@@ -13,8 +13,8 @@ from longtail.data.inspection import Inspection
 from longtail.data.overview import SPLITS
 from longtail.evaluation.result import short_name
 from longtail.reporting import audit_text
+from longtail.reporting.class_order import COLOURS, rank_classes
 from longtail.reporting.growth_picture import draw_growth
-from longtail.reporting.head_to_tail import COLOURS, rank_classes
 from longtail.reporting.outlook import RunOutlook
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import encode_jpeg, source, template
@@ -80,7 +80,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Return what the template shows of a finding."""
     return {
-        "summary": make_printable(finding.summary),
+        "summary": finding.summary,
         "advice": make_printable(finding.advice),
         "more": max(0, len(finding.items) - MOST_ITEMS_ON_PAGE),
         "items": [

@@ -13,7 +13,7 @@ from longtail.data.inspection import Inspection
 from longtail.data.label_sets import describe_sizes
 from longtail.data.overview import SPLITS
 from longtail.evaluation.growth import ClassOutlook
-from longtail.reporting.head_to_tail import rank_classes
+from longtail.reporting.class_order import rank_classes
 from longtail.reporting.outlook import RunOutlook
 
 WIDTH = 80
@@ -120,7 +120,7 @@ def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> It
     number = 0
     for number, finding in enumerate(findings, start=1):
         yield ""
-        yield f"{number}. {make_printable(finding.summary)}"
+        yield f"{number}. {finding.summary}"
         for item in finding.items[:MOST_ITEMS_IN_TEXT]:
             yield from _wrap(describe_item(inspection, finding, item), "   - ", "     ")
         if (more := len(finding.items) - MOST_ITEMS_IN_TEXT) > 0:
@@ -151,7 +151,7 @@ TOO_LOOSE = (
     "explain the accuracies; train longer, or look at the classes one by one"
 )
 FLAT = (
-    ": flat, so it names no class that more labels would help. The number of images does not "
+    ": too flat to tell which classes more labels would help. The number of images does not "
     "explain the accuracies; look at the classes one by one"
 )
 
@@ -165,7 +165,7 @@ def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
         yield "too few classes with an accuracy to fit accuracy against training images"
         return
     yield describe_curve(outlook)
-    if outlook.ranks:
+    if outlook.names_gains:
         yield "more labels would help most here (gain of the curve from twice as many images):"
         yield from _list_outlooks(outlook.classes[:MOST_NAMES])
     if outlook.far_below:
@@ -180,7 +180,7 @@ def describe_curve(outlook: RunOutlook) -> str:
     return (
         f"accuracy = {curve.ceiling:.1f} - {curve.drop:.1f} n^-{curve.power:.2f} for n training "
         f"images, ± {curve.spread:.1f} over {curve.classes:,} classes"
-        + ("" if outlook.ranks else FLAT if curve.ranks else TOO_LOOSE)
+        + ("" if outlook.names_gains else FLAT if curve.ranks else TOO_LOOSE)
     )
 
 

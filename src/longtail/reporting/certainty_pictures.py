@@ -5,7 +5,7 @@ Each is an SVG to place into a page. Colours are CSS variables with fallbacks, a
 
 from collections.abc import Sequence
 
-from longtail.reporting.head_to_tail import COLOURS, rank_classes
+from longtail.reporting.class_order import COLOURS, rank_classes
 from longtail.reporting.tail_picture import AXIS, MOST, TEXT
 
 SIDE, LEFT, BOTTOM, TOP = 230, 34, 36, 18

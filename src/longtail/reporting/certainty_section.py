@@ -16,8 +16,8 @@ SETS = ["coverage", "many", "medium", "few", "classes in a set", "median"]
 def render_certainty(groups: Sequence[Group], best: Group) -> str:
     """Render the section for runs that report their certainty; empty if none does.
 
-    The pictures show the first seed of the `best` group or, if only others have a calibration, of
-    the first of those.
+    The pictures show the first seed of the `best` group, or of the first group with as much to
+    show if `best` has less: answers, or else a reliability.
     """
     known = [g for g in groups if all(run.result.get("reliability") for run in g)]
     if not known:

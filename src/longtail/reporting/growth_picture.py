@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from longtail.core.names import make_printable
 from longtail.evaluation.growth import AccuracyCurve, ClassOutlook
-from longtail.reporting.head_to_tail import COLOURS
+from longtail.reporting.class_order import COLOURS
 from longtail.reporting.tail_picture import AXIS, TEXT
 
 HEIGHT, TOP, BOTTOM = 260, 16, 24

@@ -9,9 +9,9 @@ from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.label_metrics import ORIGINS
+from longtail.reporting.class_order import rank_classes
 from longtail.reporting.figures.canvas import Spread
 from longtail.reporting.figures.groups import list_swept
-from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.reported_runs import drop_copies
 from longtail.reporting.sections import Cells, mark_best, show_best, tabulate_splits
 from longtail.reporting.tail_picture import draw_tail

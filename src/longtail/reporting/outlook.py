@@ -36,7 +36,7 @@ class RunOutlook:
     """Classes far below the curve, the farthest first; empty if the curve is too loose."""
 
     @property
-    def ranks(self) -> bool:
+    def names_gains(self) -> bool:
         """Whether the curve tells which classes more labels would help; a flat one does not."""
         return bool(self.curve and self.curve.ranks and self.classes[0].gain >= LEAST_GAIN)
 

@@ -10,8 +10,8 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.slider import Confusion, Mistake
 from longtail.evaluation.summary import format_interval
+from longtail.reporting.class_order import rank_classes
 from longtail.reporting.figures.canvas import Spread
-from longtail.reporting.head_to_tail import rank_classes
 from longtail.reporting.reported_runs import EvaluatedRun, Group
 
 LISTED_MISTAKES = 10

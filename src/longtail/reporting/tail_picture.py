@@ -10,7 +10,7 @@ from html import escape
 
 from longtail.core.names import shorten
 from longtail.data.base import FEW_BELOW, MANY_ABOVE, ClassCounts
-from longtail.reporting.head_to_tail import COLOURS, rank_classes
+from longtail.reporting.class_order import COLOURS, rank_classes
 
 HEIGHT, TOP, BOTTOM = 240, 16, 24
 """Pixels of the picture, above the bars and below them."""

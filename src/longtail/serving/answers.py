@@ -173,7 +173,8 @@ def check_certainty(
         _warn_of_unmeasured_classes(about, known)
     if false_alarms != FALSE_ALARMS:
         require_one_label(about, "marking unknown images")
-        require_trust(about, trust, "marking unknown images")
+        known = require_trust(about, trust, "marking unknown images")
+        known.novelty.can_mark(false_alarms)  # raises if no threshold is stored for this rate
 
 
 def start_mix(about: ModelDescription, trust: Trust | None) -> RunningMix:
@@ -261,7 +262,8 @@ def require_trust(about: ModelDescription, trust: Trust | None, purpose: str) ->
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
             f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
-            "an older version, or saved with another alpha or background. Train it on data with a "
-            "larger validation part, or with --val-fraction 0.2"
+            "an older version, or saved or used with another alpha or background than its own. "
+            "Leave these out, or train it on data with a larger validation part, or with "
+            "--val-fraction 0.2"
         )
     return trust

@@ -35,12 +35,12 @@ from longtail.runs.reopen import evaluate_own
 from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
 from longtail.serving.predictor import Predictor, load_model
-from longtail.serving.read import CONFIG
+from longtail.serving.read import CONFIG, PICKLES
 from longtail.serving.user_inputs import UnreadableInputs
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = (".safetensors", ".onnx", ".pt2", ".pt", ".pth", ".pkl", ".ckpt")
+SUFFIXES = (".safetensors", ".onnx", ".pt2", *PICKLES)
 """Suffixes of model files; those that `load_model` refuses have its explanation."""
 SHOWN = 10
 """Classes or files that a warning names."""
@@ -181,7 +181,7 @@ def _compare_names(names: Sequence[str], classes: Sequence[str]) -> str:
 
 
 def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
-    """Evaluate the model called `name` on the rows of `part` whose class it knows."""
+    """Evaluate the model called `name` on the classes or labels of `part` that it knows."""
     several_labels = predictor.about.thresholds is not None
     if part.multi_label and not several_labels:
         raise UserError(f"{part.name} has several labels per image, and {name} gives only one")

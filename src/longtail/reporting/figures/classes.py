@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
+from longtail.reporting.class_order import rank_classes
 from longtail.reporting.figures import canvas
 from longtail.reporting.figures.canvas import RANK, Spread
 from longtail.reporting.figures.groups import Group, group_results, read_same_data
-from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source, StoredResult, check_equal, read_all
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
+from longtail.reporting.class_order import rank_classes
 from longtail.reporting.figures import canvas, style
 from longtail.reporting.figures.groups import require_single_labels
-from longtail.reporting.head_to_tail import rank_classes
 from longtail.runs.compare import Source, read_all
 from longtail.runs.own_data import OwnData
 from longtail.runs.reopen import OpenRun, reopen

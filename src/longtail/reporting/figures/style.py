@@ -7,7 +7,7 @@ darkened where they were too pale for a line.
 import zlib
 from collections.abc import Iterable
 
-from longtail.reporting.head_to_tail import COLOURS
+from longtail.reporting.class_order import COLOURS
 
 Look = tuple[str, str]
 """A colour, and dashes as lengths of ink and gap ("" is a solid line)."""
