@@ -142,7 +142,7 @@ def test_without_held_out_images_the_result_has_the_softmax_alone(data, tmp_path
     assert set(run.result["reliability"]) == {"softmax"} and "trust" not in run.result
     with pytest.raises(UserError, match=r"fewer than 20 held-out images.*validation part"):
         lt.load_model(run).predict(data.test.inputs[:2], sets=0.9)
-    with pytest.raises(UserError, match="Train it on data with a larger validation part"):
+    with pytest.raises(UserError, match="or train on data with a larger validation part"):
         lt.adapt(run, data.test.inputs)
 
 

@@ -262,8 +262,7 @@ def require_trust(about: ModelDescription, trust: Trust | None, purpose: str) ->
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
             f"trained with fewer than {LEAST_IMAGES} held-out images, or those of one class, or by "
-            "an older version, or saved or used with another alpha or background than its own. "
-            "Leave these out, or train it on data with a larger validation part, or with "
-            "--val-fraction 0.2"
+            "an older version, or saved or used with another alpha or background than its own. Use "
+            "its own, or train on data with a larger validation part, or with --val-fraction 0.2"
         )
     return trust
