@@ -186,7 +186,12 @@ class BenchCommand:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one benchmark."""
     with user_errors():
-        parse(list(sys.argv[1:] if argv is None else argv)).run()
+        command = parse(list(sys.argv[1:] if argv is None else argv))
+        try:
+            command.run()
+        except KeyboardInterrupt as interrupt:  # or SIGTERM, which has a class of its own
+            reason = str(interrupt) or "run the same command to continue"
+            raise type(interrupt)(reason) from None
 
 
 def parse(arguments: list[str]) -> BenchCommand:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.common.result_files import read_result
 from longtail.core.files import replace_atomically
 
 Outcome = Literal["ok", "refused", "unnamed", "silent", "traceback", "crash", "hang"]
@@ -79,7 +80,7 @@ def read_tallies(path: Path) -> dict[str, Tally]:
     """Read the tallies of a file by name; none if there is no such file."""
     if not path.exists():
         return {}
-    tallies = map(Tally.from_json, json.loads(path.read_text(encoding="utf-8"))["attacks"])
+    tallies = map(Tally.from_json, read_result(path)["attacks"])
     return {tally.name: tally for tally in tallies}
 
 

@@ -146,8 +146,10 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for job in jobs:
             _check_same_recipe(job)
-            if job.run.finished:  # the benchmark was stopped before it copied the result
-                self._copy_result(job.run, targets[job.run], shards)
+        if there := [job.run for job in jobs if job.run.finished]:
+            print(f"{count_noun(len(there), 'result')} taken from finished runs in {self.runs}")
+        for run in there:
+            self._copy_result(run, targets[run], shards)
         run_jobs(
             jobs,
             on_data=self._check_data,

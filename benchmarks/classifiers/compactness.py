@@ -6,7 +6,6 @@ baseline with a bias and scales the weights of each class. Its maps are therefor
 that baseline, so both must have the same compactness.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.classifiers.recipes import result_path, select_recipes
 from benchmarks.common.data_folder import check_data
-from benchmarks.common.result_files import read_all, write_json, write_page
+from benchmarks.common.result_files import read_all, read_result, write_json, write_page
 from benchmarks.common.versions import Version
 from longtail.cli.output import print_lines
 from longtail.core.config import MachineConfig
@@ -101,7 +100,7 @@ def bench_compactness(
     for job, pair in zip(jobs, missing, strict=True):
         write_json(result_path(folder, *pair), measure(job.run))
     paths = [result_path(folder, *pair) for pair in wanted]
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [read_result(path) for path in paths]
 
 
 def select_missing(

@@ -1,11 +1,10 @@
 """Tables of classifiers beside the figures of the paper, made from result files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.result_files import format_spread, replace_between
+from benchmarks.common.result_files import format_spread, read_result, replace_between
 from longtail.evaluation import tables
 from longtail.evaluation.result import own_seconds
 
@@ -111,7 +110,7 @@ def _read_seeds(bench: "ClassifierBench", recipe: "ClassifierRecipe") -> list[fl
     """Read the overall accuracies of the seeds of the first subset."""
     folder = bench.results.with_name(bench.name.removesuffix("-subsets")) / recipe.cell
     found = sorted(folder.glob(f"{recipe.config.method}-s[0-9]*.json"))
-    return [json.loads(path.read_text(encoding="utf-8"))["overall"] for path in found]
+    return [read_result(path)["overall"] for path in found]
 
 
 def in_paper_order(recipe: "ClassifierRecipe") -> tuple[Any, ...]:

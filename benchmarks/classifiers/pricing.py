@@ -4,14 +4,13 @@ A price is that of the whole device: several trainings and processes that share 
 the sum of their prices.
 """
 
-import json
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from benchmarks.common.result_files import read_all
+from benchmarks.common.result_files import read_all, read_result
 from longtail import methods
 from longtail.core.config import Config
 from longtail.data import kinds
@@ -163,7 +162,7 @@ def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> H
 def read_gpu_results(results: Path) -> list[Result]:
     """Read every result of a classifier that was trained on a GPU, and the rate of photographs."""
     paths = sorted(results.rglob("*-s[0-9]*.json"))
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    found: list[Result] = [read_result(path) for path in paths]
     # some results of detectors have these too, and only they have average precisions
     known = [r for r in found if {"ratio", "images_per_second"} <= r.keys() and "ap" not in r]
     known += [rate for measured in read_all(results / "images") for rate in _list_rates(measured)]

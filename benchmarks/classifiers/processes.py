@@ -4,7 +4,6 @@ On a GPU they overlap only under NVIDIA's MPS, which `nvidia-cuda-mps-control -d
 they take turns.
 """
 
-import json
 import multiprocessing
 import os
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.classifiers.recipes import result_path
+from benchmarks.common.result_files import read_result
 from benchmarks.common.spawning import block_interrupt, has_mps
 from longtail.cli.parser import user_errors
 from longtail.core.config import MachineConfig
@@ -188,7 +188,7 @@ class Arrivals:
         for path in [path for path, stamp in self._stamps.items() if _read_stamp(path) != stamp]:
             del self._stamps[path]
             recipe, seed = self._rows[path]
-            overall = json.loads(path.read_text(encoding="utf-8"))["overall"]
+            overall = read_result(path)["overall"]
             count = f"{len(self._rows) - self.missing} of {len(self._rows)}"
             figure = "" if overall is None else f"  {overall:.1f}"
             print(f"{count}  {recipe.place}  seed {seed}{figure}", flush=True)

@@ -1,6 +1,5 @@
 """Recipe files, the choice of recipes and seeds to run, and the results that exist already."""
 
-import json
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -11,9 +10,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import yaml
 
+from benchmarks.common.result_files import OPENING, REPAIR, check_page, read_result
 from benchmarks.common.versions import PACKAGE, Version, ask_git
 from longtail.core.environment import commit
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, suggest
 from longtail.core.files import replace_atomically
 from longtail.core.options import Settings, convert
 
@@ -88,9 +88,10 @@ def select_recipes(
     recipes, words = list(recipes), [word.replace(":", "-") for word in only]
     for word in words:
         if not any(word in str(recipe.path) for recipe in recipes):
+            near = suggest(word, {recipe.path.stem for recipe in recipes})
             folders = "\n".join(sorted({str(recipe.path.parent) for recipe in recipes}))
             raise UserError(
-                f"--only {word}: no recipe has it in its path. The recipes are in:\n{folders}"
+                f"--only {word}: no recipe has it in its path.{near} The recipes are in:\n{folders}"
             )
     chosen = [r for r in recipes if not words or any(word in str(r.path) for word in words)]
     return [(recipe, seed) for recipe in chosen for seed in range(seeds or recipe.seeds)]
@@ -157,31 +158,30 @@ class RecipeBench(ABC, Generic[R]):
         runs = self.runs.parent / version.sha256[:12] / self.runs.name
         return replace(self, version=version, runs=runs)
 
-    def explain_refusal(self) -> str | None:
-        """Return why `--again` would refuse to run: uncommitted changes; None without any."""
+    def check_places(self) -> None:
+        """Raise if results cannot be written; with `--again`, if there are uncommitted changes."""
+        check_writable(self.results, "--results")
+        check_writable(self.runs, "--runs")
+        check_page(self.results.with_suffix(".md"))
         if self.version is None:
-            return None
+            return
         if (commit() or "-dirty").endswith("-dirty"):
-            return (
+            raise UserError(
                 "--again makes results of a clean commit, and files have changed outside results: "
                 "commit or restore them (git status lists them)"
             )
         words = ("ls-files", "--others", "--exclude-standard", "--full-name")
         if new := ask_git(PACKAGE, *words, f":/recipes/{self.name}"):
-            return f"--again makes results of committed recipes, and these are new: {new}"
-        return None
+            raise UserError(f"--again makes results of committed recipes, and these are new: {new}")
 
     def prepare_runs(self) -> None:
-        """Before running, refuse folders that cannot be written.
+        """Refuse what `check_places` does; before running again, delete finished runs of others.
 
-        Before running again, refuse uncommitted changes; delete finished runs of other code.
+        These are of other code.
         """
-        check_writable(self.results, "--results")
-        check_writable(self.runs, "--runs")
+        self.check_places()
         if self.version is None:
             return
-        if reason := self.explain_refusal():
-            raise UserError(reason)
         found = self.runs.rglob("result.json")
         for path in [path for path in found if not self.version.made(path)]:
             shutil.rmtree(path.parent, ignore_errors=True)
@@ -223,14 +223,18 @@ class RecipeBench(ABC, Generic[R]):
             return f"nothing to do: all results are in {self.results}"
         seconds = self.expected_seconds(wanted)
         if seconds is None:
-            return f"{work}, no price: nothing like it was measured"
+            return f"{work}, no price: nothing like it was measured here, or on a GPU elsewhere"
         devices = "; ".join(sorted({each["device"] for each in self.list_measured(wanted)}))
         return f"{work}, about {format_seconds(seconds)} by existing results ({devices})"
 
     def describe_refusal(self, wanted: Sequence[tuple[R, int]]) -> list[str]:
         """Return a line with the reason why `wanted` would be refused now, if there is one."""
-        reason = self.explain_refusal() if wanted else None
-        return [f"the run would be refused now: {reason}"] if reason else []
+        try:
+            if wanted:
+                self.check_places()
+        except UserError as error:
+            return [f"the run would be refused now: {error}"]
+        return []
 
     @property
     def started(self) -> bool:
@@ -264,26 +268,27 @@ class RecipeBench(ABC, Generic[R]):
 
     def read(self, path: Path, recipe: R) -> dict[str, Any]:
         """Read the result in `path`; raise if `recipe` did not make it."""
-        found = json.loads(path.read_text(encoding="utf-8"))
-        changes = self.find_changes(recipe, found)
+        found = read_result(path)
+        try:
+            changes = self.find_changes(recipe, found)
+        except (KeyError, TypeError, AttributeError):  # keys are missing, or have other types
+            raise UserError(f"{path} is not the result of a training. {REPAIR}") from None
         if changes:
             raise UserError(
                 f"{path} was made by another recipe than the present {recipe.path} (they differ in "
                 f"{' and '.join(sorted(changes))}): delete it, or restore the recipe"
             )
-        result: dict[str, Any] = found
-        return result
+        return found
 
     def page(self) -> str:
         """Return the content of RESULTS/NAME.md."""
         about = f"{self.about}\n" if self.about else ""
-        return (
-            f"# {self.name}\n\nMade by `python -m benchmarks {self.name}`.\n\n{about}{self.body()}"
-        )
+        return f"{OPENING.format(self.name)}\n\n{about}{self.body()}"
 
     def write_page(self) -> Path:
         """Write RESULTS/NAME.md."""
         out = self.results.with_suffix(".md")
+        check_page(out)
         with replace_atomically(out) as path:
             path.write_text(self.page(), encoding="utf-8")
         return out

@@ -5,18 +5,38 @@ only, so that every figure of a page is in a file.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
+from longtail.core.files import check_own, replace_atomically
+from longtail.core.plain import check_fields, read_json
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 
 CURVES = ".metrics.jsonl"
 """End of the name of a file with the losses of a training, beside its result."""
+REPAIR = "Restore it, or delete it and run the benchmark again"
+"""The way out where a result file is damaged."""
+OPENING = "# {0}\n\nMade by `python -m benchmarks {0}`."
+"""How the page of a benchmark begins."""
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a result file.
+
+    Raises:
+        UserError: if it holds no JSON object.
+    """
+    try:
+        result = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}. {REPAIR}") from None
+    check_fields(result, {}, str(path), REPAIR)
+    return cast(dict[str, Any], result)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -59,7 +79,7 @@ def read_lines(*places: Path) -> list[dict[str, Any]]:
 def check_features(sha256: str, paths: Iterable[Path]) -> None:
     """Raise if a result file in `paths` was measured on features with another hash."""
     for path in paths:
-        if json.loads(path.read_text(encoding="utf-8"))["subset_sha256"] != sha256:
+        if read_result(path)["subset_sha256"] != sha256:
             raise UserError(
                 f"{path} was measured on other features than the present ones: delete it"
             )
@@ -67,7 +87,7 @@ def check_features(sha256: str, paths: Iterable[Path]) -> None:
 
 def read_all(folder: Path) -> list[dict[str, Any]]:
     """Read every JSON file under `folder`, in the order of their names."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json"))]
+    return [read_result(path) for path in sorted(folder.rglob("*.json"))]
 
 
 def list_results(folder: Path) -> list[Path]:
@@ -85,17 +105,21 @@ def read_results(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Read a JSON file as one line, and a file of JSON lines line by line."""
     if path.suffix == ".jsonl":
         return tuple(read_lines(path))
-    return (json.loads(path.read_text(encoding="utf-8")),)
+    return (read_result(path),)
+
+
+def check_page(page: Path) -> None:
+    """Raise if a benchmark would replace a page that it did not write."""
+    check_own(page, re.escape(OPENING.format(page.stem)).encode(), "python -m benchmarks")
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
     """Write RESULTS/NAME.md: the command that makes it, then paragraphs and tables."""
     out = results / f"{name}.md"
+    check_page(out)
     with replace_atomically(out) as path:
-        head = f"# {name}\n\nMade by `python -m benchmarks {name}`."
-        path.write_text(
-            "\n\n".join([head, *(part.strip() for part in parts)]) + "\n", encoding="utf-8"
-        )
+        paragraphs = [OPENING.format(name), *(part.strip() for part in parts)]
+        path.write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
     return out
 
 

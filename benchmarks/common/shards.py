@@ -1,9 +1,11 @@
 """Shards of a benchmark: several commands do a part of its work each."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 
 T = TypeVar("T")
 
@@ -14,3 +16,10 @@ def take_shard(units: Sequence[T], shard: str) -> list[T]:
     if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
         raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
     return list(units[int(part) :: int(parts)])
+
+
+def describe_trainings(number: int, out: Path) -> str:
+    """Describe the missing trainings of a benchmark whose lines OUT holds."""
+    if not number:
+        return f"nothing to do: all lines of this shard are in {out}"
+    return f"{count_noun(number, 'training')} to do, no price"

@@ -5,7 +5,6 @@ makes. The rooms below `runs` show, ship and explain a training, and may change 
 """
 
 import hashlib
-import json
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import longtail
 from longtail.core.errors import UserError
+from longtail.core.plain import read_json
 
 PACKAGE = Path(longtail.__file__).parent
 """Folder of the package that makes the results."""
@@ -52,8 +52,8 @@ class Version:
 
     def made(self, path: Path) -> bool:
         """Return whether a clean commit of this version made the result in `path`."""
-        commit = json.loads(path.read_text(encoding="utf-8")).get("git")
-        clean = bool(commit) and not commit.endswith("-dirty")
+        commit = read_json(path).get("git") or "-dirty"
+        clean = not commit.endswith("-dirty")
         return clean and read_version(commit, self.room) == self.sha256
 
 

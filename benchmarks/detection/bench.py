@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from benchmarks.classifiers.recipes import (
     RecipeBench,
@@ -19,7 +19,7 @@ from benchmarks.classifiers.recipes import (
     result_path,
     select_recipes,
 )
-from benchmarks.common.result_files import read_all
+from benchmarks.common.result_files import read_all, read_result
 from benchmarks.common.shards import take_shard
 from benchmarks.detection import lvis_step
 from benchmarks.detection.details import (
@@ -123,8 +123,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         """Return the training of a result that need not be made again; None without one."""
         if not self.has_result(recipe, seed):
             return None
-        text = result_path(self.results, recipe, seed).read_text(encoding="utf-8")
-        return cast(str | None, json.loads(text).get("training_id"))
+        return read_result(result_path(self.results, recipe, seed)).get("training_id")
 
     def take_shard(
         self, wanted: Sequence[tuple[DetectionRecipe, int]], seeds: int | None, shard: str

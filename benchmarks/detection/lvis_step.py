@@ -6,7 +6,6 @@ consists of the true boxes: late in a real training more masks are trained on.
 """
 
 import gc
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.fabric import Fabric
 
-from benchmarks.common.result_files import read_all, write_json, write_page
+from benchmarks.common.result_files import read_all, read_result, write_json, write_page
 from benchmarks.common.words import select_words
 from benchmarks.detection.lvis_photographs import make_photographs
 from benchmarks.speed.step import wait
@@ -152,7 +151,7 @@ def describe_work(
         )
         file = results / NAME / f"{setting.name}.json"
         if file.is_file():
-            before = json.loads(file.read_text(encoding="utf-8"))
+            before = read_result(file)
             price += held * before["seconds"] + (untimed + fed) * before["fed_seconds"]
             devices[before["device"]] = None
         else:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.common.data_folder import check_data
 from benchmarks.common.result_files import append_line, format_spread, read_lines
-from benchmarks.common.shards import take_shard
+from benchmarks.common.shards import describe_trainings, take_shard
 from benchmarks.common.words import select_words
 from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
@@ -90,6 +90,7 @@ def run_command(command: "BenchCommand") -> None:
     wanted = select_missing(units, command.shard, read_lines(folder, out))
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
+    print(describe_trainings(len(wanted), folder))
     if command.dry_run:
         return
     check_data((unit.config.data for unit in wanted), command.root)

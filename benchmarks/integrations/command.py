@@ -17,7 +17,7 @@ import torch
 from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.common.data_folder import check_data
 from benchmarks.common.result_files import append_line, format_spread, read_lines, write_page
-from benchmarks.common.shards import take_shard
+from benchmarks.common.shards import describe_trainings, take_shard
 from benchmarks.common.words import select_words
 from benchmarks.integrations.other_trainers import TRAINERS, Outcome
 from benchmarks.integrations.recipe_task import Task
@@ -65,6 +65,7 @@ def run_command(command: "BenchCommand") -> None:
     units = select_units(command.seeds or 3, command.only, command.shard, done)
     for unit in units:
         print(f"{unit.trainer}  seed {unit.seed}")
+    print(describe_trainings(len(units), folder))
     if command.dry_run:
         return
     root, machine = command.root, command.machine

@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
-from benchmarks.common.result_files import read_all, replace_between, write_json
+from benchmarks.common.result_files import read_all, read_result, replace_between, write_json
 from benchmarks.registry import RESULTS
 from longtail.core.environment import environment
 from longtail.evaluation import tables
@@ -60,9 +60,7 @@ def bench_sampler(results: Path, page: Path | None = None) -> Path:
     about = environment(cuda=False)
     write_json(out, {"counts": COUNTS, "epochs": EPOCHS, "rows": rows, **about})
     if page and page.exists():
-        replace_between(
-            page, NAME, format_table(json.loads(out.read_text(encoding="utf-8"))["rows"])
-        )
+        replace_between(page, NAME, format_table(read_result(out)["rows"]))
     return out
 
 

@@ -1,6 +1,5 @@
 """Throughput figures of the ways to feed a network: their file and their table."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import count
@@ -8,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.common.result_files import format_spread, write_json, write_page
+from benchmarks.common.result_files import format_spread, read_result, write_json, write_page
 from longtail.data.catalogue import LISTED
 from longtail.evaluation import tables
 
@@ -72,7 +71,7 @@ def read_valid(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, T
     """
     if not out.exists() or str(about["git"]).endswith("-dirty"):
         return {}
-    content = json.loads(out.read_text(encoding="utf-8"))
+    content = read_result(out)
     if any(content.get(name) != value for name, value in about.items()):
         return {}
     return {
@@ -93,7 +92,7 @@ def read_modes(out: Path) -> set[str]:
     """Read the modes in `out`, whatever its conditions."""
     if not out.exists():
         return set()
-    return {way["mode"] for way in json.loads(out.read_text(encoding="utf-8"))["throughputs"]}
+    return {way["mode"] for way in read_result(out)["throughputs"]}
 
 
 def set_aside(out: Path) -> None:
@@ -125,7 +124,7 @@ def save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> No
 
 def write_table(results: Path) -> Path:
     """Write RESULTS/images.md from RESULTS/images/images.json."""
-    content = json.loads((results / NAME / f"{NAME}.json").read_text(encoding="utf-8"))
+    content = read_result(results / NAME / f"{NAME}.json")
     about = (
         f"{content['backbone']} on {content['rows']:,} rows of {content['files']:,} generated "
         f"JPEGs, batches of {content['batch_size']}; {content['device']}, {content['cores']} cores"

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.common.data_folder import check_data
 from benchmarks.common.result_files import append_line, read_lines
-from benchmarks.common.shards import take_shard
+from benchmarks.common.shards import describe_trainings, take_shard
 from benchmarks.common.words import select_words
 from benchmarks.trust.figures import ScoredRun, measure
 from benchmarks.trust.new_classes import measure_extension
@@ -147,6 +147,7 @@ def run_command(command: "BenchCommand") -> None:
     wanted = select_missing(units, read_lines(command.results / NAME))
     for unit in wanted:
         print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
+    print(describe_trainings(len(wanted), command.results / NAME))
     if command.dry_run:
         return
     check_data((name for unit in wanted for name in unit.set.sources), command.root)

@@ -516,3 +516,45 @@ def test_a_methods_only_backbone_is_the_one_that_all_files_name(tmp_path):
     assert job.config.backbone == "resnet32-dual"
     (planned,) = plan(recipe.config.with_options(device="cpu"), ["bbn"], [0], tmp_path)
     assert (job.config, job.method) == (planned.config, planned.method)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "not readable JSON"), ("[]", "not a mapping"), ('{"a": 1}', "not the result of a")],
+)
+def test_a_damaged_result_is_named(content, said, bench, tmp_path):
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"deconfound-s0.json is .*{said}.* Restore it, or delete"):
+        bench.missing(1)
+
+
+def test_a_page_of_others_is_never_replaced(bench, tmp_path):
+    page = tmp_path / "results/toy.md"
+    page.parent.mkdir()
+    page.write_text("my thesis")
+    wanted = bench.missing(1)
+    (line,) = bench.describe_refusal(wanted)
+    assert line.startswith("the run would be refused now: ") and "my thesis" in line
+    for write in (bench.prepare_runs, bench.write_page):
+        with pytest.raises(UserError, match="was not written by python -m benchmarks"):
+            write()
+    assert page.read_text() == "my thesis"
+    page.unlink()
+    assert bench.describe_refusal(wanted) == []
+    bench.write_page()
+    bench.write_page()  # replaces its own
+
+
+def test_results_of_finished_runs_are_announced(bench, tmp_path, capsys):
+    run(bench, bench.missing(1))
+    assert "taken from" not in capsys.readouterr().out
+    elsewhere = replace(bench, results=tmp_path / "elsewhere/toy")
+    run(elsewhere, elsewhere.missing(1))
+    assert f"2 results taken from finished runs in {bench.runs}" in capsys.readouterr().out
+
+
+def test_a_misspelt_method_is_suggested(bench):
+    with pytest.raises(UserError, match="no recipe has it in its path. Did you mean 'deconfound'"):
+        bench.missing(1, ["deconfonud"])

@@ -11,13 +11,14 @@ from benchmarks.attack import long as attack_long
 from benchmarks.attack import runs as attack_runs
 from benchmarks.audit import speed as audit_speed
 from benchmarks.classifiers.bench import ClassifierBench
-from benchmarks.command import main, parse
+from benchmarks.command import BenchCommand, main, parse
 from benchmarks.common.data_folder import check_data
 from benchmarks.common.words import select_words
 from benchmarks.registry import BENCHMARKS, OPTIONS
 from benchmarks.speed import serving, throughput
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
+from longtail.core.interrupt import Terminated
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "data: {}\nmethod: deconfound\nseeds: 1\ntrain:\n  epochs: 1\n"
@@ -225,3 +226,15 @@ def test_a_result_says_whether_the_model_was_compiled(compiled, toy, monkeypatch
     bench.run(bench.missing(None), root=None, machine=machine)
     (result,) = bench.read_results(bench.recipes[0])
     assert result["compiled"] is compiled
+
+
+@pytest.mark.parametrize(("interrupt", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_an_interrupted_benchmark_says_how_to_go_on(interrupt, code, monkeypatch, capsys):
+    def stop(command):
+        raise interrupt
+
+    monkeypatch.setattr(BenchCommand, "run", stop)
+    with pytest.raises(SystemExit) as stopped:
+        main(["letters-lt"])
+    assert stopped.value.code == code
+    assert "interrupted; run the same command to continue" in capsys.readouterr().err

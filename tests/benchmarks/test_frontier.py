@@ -60,7 +60,8 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     capsys.readouterr()
     bench(tmp_path, variants, "--out", str(out), "--dry-run")
     assert capsys.readouterr().out.splitlines() == [
-        f"{name}  seed 1" for name in ("head", "counted", "linear")
+        *(f"{name}  seed 1" for name in ("head", "counted", "linear")),
+        "3 trainings to do, no price",
     ]
     with out.open("a") as file:
         file.write('{"variant": "cut sh')  # a line that a killed process left

@@ -219,7 +219,9 @@ def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_pa
     (tmp_path / "results/other/a-s0.json").unlink()
     missing = bench.missing(None)
     assert bench.expected_seconds(missing) is None
-    assert bench.describe_work("work", missing) == "work, no price: nothing like it was measured"
+    assert bench.describe_work("work", missing) == (
+        "work, no price: nothing like it was measured here, or on a GPU elsewhere"
+    )
     for only, names in (
         ((), ["decouple-crt", "baseline+bias"]),  # its first stage is that whole training
         (("subset-1",), ["deconfound+subset-1", "deconfound-tde+subset-1"]),

@@ -99,6 +99,7 @@ def test_a_dry_run_lists_the_work(capsys, tmp_path):
         "cifar100-lt-100  baseline  seed 0",
         "cifar100-lt-100  extend  seed 0",
         "cifar100-lt-100  balanced-softmax  seed 1",
+        "3 trainings to do, no price",
     ]
 
 
