@@ -1,6 +1,5 @@
 """Recipe files, the choice of recipes and seeds to run, and the results that exist already."""
 
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ import yaml
 
 from benchmarks.common.result_files import OPENING, REPAIR, check_page, read_result
 from benchmarks.common.versions import PACKAGE, Version, ask_git
+from longtail.cli.arguments import check_writable
 from longtail.core.environment import commit
 from longtail.core.errors import UserError, suggest
 from longtail.core.files import replace_atomically
@@ -95,15 +95,6 @@ def select_recipes(
             )
     chosen = [r for r in recipes if not words or any(word in str(r.path) for word in words)]
     return [(recipe, seed) for recipe in chosen for seed in range(seeds or recipe.seeds)]
-
-
-def check_writable(folder: Path, flag: str) -> None:
-    """Raise if `folder` cannot be made or written: after hours of training it would be late."""
-    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise UserError(f"{folder} cannot be written: {nearest} is a file. Pass another {flag}")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(f"{folder} cannot be written: {nearest} is read-only. Pass another {flag}")
 
 
 def result_path(results: Path, recipe: AnyRecipe, seed: int) -> Path:

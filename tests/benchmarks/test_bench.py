@@ -298,9 +298,7 @@ def test_folders_that_cannot_be_written_are_refused_before_anything_runs(tmp_pat
 
 
 def test_a_read_only_folder_is_refused_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "benchmarks.classifiers.recipes.os.access", lambda path, mode: path != tmp_path
-    )
+    monkeypatch.setattr("longtail.cli.arguments.os.access", lambda path, mode: path != tmp_path)
     message = "results/toy cannot be written: .* is read-only. Pass another --results"
     with pytest.raises(UserError, match=message):
         ClassifierBench("toy", (), tmp_path / "results/toy", tmp_path / "runs/toy").prepare_runs()

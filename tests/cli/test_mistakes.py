@@ -47,6 +47,34 @@ def test_a_mistake_names_the_way_out(words, said, capsys, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("adapt", "run", "a.png", "-o"),
+        ("extend", "run", "lynx=photos", "-o"),
+        ("retrofit", "resnet50.pth", "--model", "resnet50", "--data", "photos", "-o"),
+        ("demo", "-o"),
+        ("figures", "--all", "run", "-o"),
+        ("detect", "predict", "run", "-o"),
+    ],
+)
+def test_a_file_in_the_way_is_named_before_any_work(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "notes.md"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "b.png").touch()
+    for out in ("notes.md", "notes.md/below"):
+        said = refused(capsys, *words, out).replace("\n", " ")
+        assert f"{out} cannot be written: " in said
+        assert "notes.md is a file. Pass another --out" in said
+    assert (tmp_path / "notes.md").read_text() == "mine"
+
+
+def test_a_root_that_does_not_exist_is_named(capsys):
+    assert "--root nowhere: there is no such folder" in refused(capsys, "data", "--root", "nowhere")
+
+
 def test_the_benchmarks_name_their_own_help():
     with pytest.raises(UserError, match=r"\(see python -m benchmarks demo --help\)"):
         cli.parse_alone(cli.COMMANDS["demo"], "python -m benchmarks demo", ["x"])

@@ -278,7 +278,7 @@ def test_detections_in_own_images_have_files_and_class_names(run, place, tmp_pat
     assert f"2 pictures in {tmp_path}/drawn with 0 detections" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.main([*words, "--out", str(tmp_path / "own.json")])
-    assert f"cannot write into {tmp_path}/own.json" in capsys.readouterr().err
+    assert f"{tmp_path}/own.json is a file. Pass another --out" in capsys.readouterr().err
 
 
 def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_path, capsys):
@@ -339,7 +339,7 @@ def test_an_unwritable_result_is_refused_before_predicting(run, tmp_path, capsys
     monkeypatch.setattr(OpenDetector, "predict", lambda *_: pytest.fail("detected"))
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "x.json"
-    for out, said in ((tmp_path, "is a folder"), (below, "cannot write into")):
+    for out, said in ((tmp_path, "is a folder"), (below, "is a file. Pass another --lvis-json")):
         with pytest.raises(SystemExit) as stop:
             cli.main(["detect", "predict", str(run.folder), "--lvis-json", str(out)])
         assert stop.value.code == 2 and said in capsys.readouterr().err

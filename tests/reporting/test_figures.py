@@ -458,7 +458,13 @@ class TestRefused:
         assert "runs of one method" in self.refused("momentum", runs)
         assert "has no cos(x, d)" in self.refused("cosine-by-class", committed("baseline"))
         assert "of these runs are on" in self.refused("cosine-by-class", committed("deconfound"))
+        assert "needs runs of deconfound, cosine" in self.refused("cosine-by-class", [])
         assert "needs the weights" in self.refused("gradcam", committed("baseline"))
+        vectors = tiny_data(images=False)
+        config = tiny_config(epochs=1, backbone="identity", augment="none")
+        made = fit_all(config, ["baseline"], [0], out=tmp_path / "vectors", data=vectors)
+        message = self.refused("gradcam", made, data=vectors)
+        assert "gradcam draws images, and" in message and "trained on embeddings" in message
         assert "no head direction" in self.refused("decomposition", [runs[0]], data=data)
         assert "--images 20: must be rows of the test set, from 0 to 19" in self.refused(
             "gradcam", [runs[0]], images=[20], data=data

@@ -165,7 +165,9 @@ def test_too_few_images_name_how_many_are_wanted(served):
     with pytest.raises(UserError, match="1 image: too few .* nothing was adapted"):
         lt.adapt(predictor(served), ROWS[:1])
     rows = [*ROWS[:19], [float("nan")] * 16]
-    with pytest.raises(UserError, match=r"19 images \(1 more unreadable\)"):
+    with pytest.raises(
+        UserError, match=r"19 images \(1 more unreadable, the first because it has NaN"
+    ):
         lt.adapt(predictor(served), rows)
 
 

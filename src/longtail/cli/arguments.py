@@ -1,5 +1,6 @@
 """Arguments that several commands share."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +21,18 @@ Device = Annotated[
 ]
 
 
+def check_writable(folder: Path, flag: str = "--out") -> None:
+    """Raise if `folder` cannot be made or written: after hours of work it would be late."""
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{folder} cannot be written: {nearest} is a file. Pass another {flag}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} cannot be written: {nearest} is read-only. Pass another {flag}")
+
+
 def choose_folder(out: Path | None, default: str) -> Path:
     """Return `out`, or else the folder called `default`, which must not exist yet."""
+    check_writable(out or Path(default))
     if out is None and Path(default).exists():
         raise UserError(
             f"{default} exists: pass -o {default} to replace it, or another name to keep both"

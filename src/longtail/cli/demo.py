@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.cli.arguments import Out
+from longtail.cli.arguments import Out, check_writable
 from longtail.cli.output import print_table, show
 from longtail.core.console import Console
 from longtail.core.errors import UserError
@@ -25,6 +25,7 @@ class Demo:
         """Train, print the table and write the report."""
         if self.seeds < 1:
             raise UserError(f"--seeds {self.seeds}: must be at least 1")
+        check_writable(self.out)
         from longtail.reporting.demo import demo
 
         with Console() as console:

@@ -2,14 +2,13 @@
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder
+from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder, check_writable
 from longtail.cli.image_arguments import list_images
 from longtail.cli.output import refuse_ranks, show
 from longtail.core.config import MachineConfig
@@ -117,7 +116,10 @@ class DetectPredict:
         check_least_score(self.least_score)
         if self.lvis_json and self.lvis_json.is_dir():
             raise UserError(f"{self.lvis_json} is a folder: --lvis-json is the file to write")
-        _check_writable(self.lvis_json.parent if self.lvis_json else self.out)
+        if self.lvis_json:
+            check_writable(self.lvis_json.parent, "--lvis-json")
+        else:
+            check_writable(self.out)
         if self.lvis_json:
             check_own(self.lvis_json, ENTRIES, "longtail detect predict")
 
@@ -189,18 +191,6 @@ def _make_signature() -> "PngInfo":
     signature = PngInfo()
     signature.add_text("Software", SIGNATURE)
     return signature
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise an error if no file can be written into `folder`, which need not exist yet."""
-    try:
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"cannot write into {folder} ({error.strerror}): choose another folder"
-        ) from None
 
 
 def _check_not_inputs(targets: Iterable[Path], data: "DetectionSet") -> None:

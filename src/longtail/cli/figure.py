@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from longtail.cli.arguments import OptionalOut, Out, RunFolders
+from longtail.cli.arguments import OptionalOut, Out, RunFolders, check_writable
 from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -84,6 +84,7 @@ class Figures:
             return print_lines(["figure", "what"], about)
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
+        check_writable(self.out)
         left_out = []
         for name, what in figures.draw_all(find_sources(self.sources), self.out, data=self.data):
             show(f"{name:<16} {what}")

@@ -68,6 +68,8 @@ class DataSets:
         """Print the list."""
         from longtail.data.catalogue import list_data_sets
 
+        if self.root and not self.root.is_dir():
+            raise UserError(f"--root {self.root}: there is no such folder")
         print_lines(["data", "what", "found"], list_data_sets(self.root))
         show(
             "or a path: class folders, .csv, .tsv, .parquet, .npz, a folder of parquet files or of "

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from longtail.cli.arguments import Out, find_changed_options
+from longtail.cli.arguments import Out, check_writable, find_changed_options
 from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
@@ -41,6 +41,7 @@ class RetrofitCommand:
 
         if not self.data:
             raise UserError("which images was it trained on? Pass them as --data")
+        check_writable(self.out)
         options = find_changed_options(self.files)
         model = retrofit(
             self.checkpoint,

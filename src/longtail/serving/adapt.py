@@ -146,7 +146,8 @@ def _estimate(
     skips, better = len(unreadable.reasons), IMAGES_PER_CLASS * len(predictor.classes)
     count = unreadable.inputs - skips
     if count < LEAST_IMAGES:
-        skipped = f" ({skips} more unreadable)" if skips else ""
+        first = next(iter(unreadable.reasons.values()), "")
+        skipped = f" ({skips:,} more unreadable, the first because {first})" if skips else ""
         raise UserError(
             f"{count_noun(count, 'image')}{skipped}: too few to estimate a class mix, so nothing "
             f"was adapted. Give at least {LEAST_IMAGES}, better {better}, or the mix itself as a "

@@ -116,6 +116,8 @@ def group_cosines(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
     by_data: dict[str, list[StoredResult]] = {}
     for item in sorted(found, key=lambda i: min(i.result["counts"]) / max(i.result["counts"])):
         by_data.setdefault(tables.data_name(item.result), []).append(item)
+    if not by_data:
+        raise UserError("cosine-by-class needs runs of deconfound, cosine or capsule")
     if len(by_data) < 2:
         raise UserError(
             "cosine-by-class compares long-tailed with balanced training, but all of these runs "

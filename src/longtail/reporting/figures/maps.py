@@ -50,6 +50,11 @@ def draw_gradcam(
     require_single_labels(found[0], "gradcam")
     opened = [reopen(found[0].run, data)]
     opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # read the data once
+    if opened[0].data.embeddings:
+        raise UserError(
+            f"gradcam draws images, and {found[0].source} was trained on embeddings: pass runs on "
+            "images"
+        )
     test = opened[0].data.evaluated
     rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
