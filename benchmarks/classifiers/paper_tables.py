@@ -54,7 +54,7 @@ def compare_recipes(bench: "ClassifierBench") -> str:
         found = [shared.read_results(recipe), bench.read_results(other) if other else []]
         spreads = [tables.spread([r["overall"] for r in results]) for results in found]
         means = [spread[0] for spread in spreads if spread]
-        apart = f"{max(means) - recipe.paper:+.1f}" if means else "-"
+        apart = f"{round(max(means) - recipe.paper, 1) + 0.0:+.1f}" if means else "-"  # never -0.0
         cells = [
             f"{tables.format_figure(figure)} ({len(results)})" if results else "-"
             for figure, results in zip(spreads, found, strict=True)
@@ -63,7 +63,8 @@ def compare_recipes(bench: "ClassifierBench") -> str:
         lines.append([*row, f"{recipe.paper:.1f}", apart])
     header = ["data", "method", f"recipe of {name} (seeds)", "published recipe (seeds)"]
     table = tables.markdown([*header, "paper", "better - paper"], lines)
-    return f"Overall accuracy under both recipes; De-confound has only one:\n\n{table}\n"
+    about = "Overall accuracy under both recipes. A dash marks a recipe without results, or none:"
+    return f"{about}\n\n{table}\n"
 
 
 def _find_recipes(bench: "ClassifierBench") -> Path:
