@@ -11,8 +11,9 @@ import tyro
 
 from benchmarks.common.data_folder import check_data, check_root
 from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
+from longtail.cli.failures import user_errors
 from longtail.cli.output import is_first_process
-from longtail.cli.parser import HELP_WORDS, parse_alone, user_errors
+from longtail.cli.parser import HELP_WORDS, parse_alone
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.names import count_noun

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.attack.runs import train
 from benchmarks.attack.tries import Attack, Attempt, run_undisturbed
 from benchmarks.attack.works import WORKS
-from longtail.cli.parser import user_errors
+from longtail.cli.failures import user_errors
 
 RANKS = 2
 LONGEST = 60.0

@@ -21,7 +21,7 @@ from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.classifiers.recipes import result_path
 from benchmarks.common.result_files import read_result
 from benchmarks.common.spawning import block_interrupt, has_mps
-from longtail.cli.parser import user_errors
+from longtail.cli.failures import user_errors
 from longtail.core.config import MachineConfig
 from longtail.core.console import Console
 from longtail.core.errors import UserError

@@ -12,6 +12,7 @@ import pytest
 
 import longtail as lt
 from longtail import methods
+from longtail.cli import failures
 from longtail.cli import parser as cli
 from longtail.cli.flags import list_flags
 from longtail.cli.output import print_candidates
@@ -122,7 +123,7 @@ def test_help_fits_the_terminal(name, columns, capsys, monkeypatch):
 @pytest.mark.parametrize("name", ["report", "figures", "predict", "extend", "verify"])
 def test_the_usage_shows_which_argument_repeats(name, capsys):
     usage, _ = help_of(capsys, name, "--help").split("\n\n", 1)
-    assert re.search(r" [A-Z=]+\.\.\.", usage)
+    assert re.search(r" \[?[A-Z=]+\.\.\.", usage)
 
 
 def test_help_names_options_as_they_are_typed(capsys):
@@ -397,7 +398,7 @@ def test_a_run_is_not_taken_for_data(words, run, capsys):
 
 @pytest.mark.parametrize("flag", [("-o", "a.csv"), ("--out", "a.csv"), ("--out=a.csv",)])
 def test_an_interrupt_says_that_a_file_of_predictions_goes_on(flag, capsys):
-    with pytest.raises(SystemExit), cli.user_errors(["predict", "m", "photos", *flag]):
+    with pytest.raises(SystemExit), failures.user_errors(["predict", "m", "photos", *flag]):
         raise KeyboardInterrupt
     assert "interrupted; the same command goes on with the rest" in capsys.readouterr().err
 

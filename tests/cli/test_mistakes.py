@@ -71,6 +71,35 @@ def test_a_file_in_the_way_is_named_before_any_work(words, capsys, tmp_path, mon
     assert (tmp_path / "notes.md").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "letters-lt"),
+        ("detect", "train", "shapes-lvis"),
+        ("audit", "letters-lt"),
+        ("report", "run"),
+        ("detect", "report", "run"),
+        ("figure", "alpha", "run"),
+        ("embed", "run"),
+        ("export", "run"),
+        ("methods",),
+    ],
+)
+def test_a_file_in_place_of_a_folder_is_named_before_any_work(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("mine")
+    said = refused(capsys, *words, "-o", "notes.md/below").replace("\n", " ")
+    assert "notes.md/below cannot be written: " in said
+    assert "notes.md is a file. Pass another --out" in said
+
+
+def test_the_home_folder_may_be_the_root(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    cli.main(["data", "--root=~/data"])  # a shell passes this tilde on
+    assert "letters-lt" in capsys.readouterr().out
+
+
 def test_a_root_that_does_not_exist_is_named(capsys):
     assert "--root nowhere: there is no such folder" in refused(capsys, "data", "--root", "nowhere")
 

@@ -118,6 +118,12 @@ def test_commands(run, place, tmp_path, capsys):
     file = tmp_path / "lvis.json"
     cli.main(["detect", "predict", folder, "--lvis-json", str(file)])
     entries = json.loads(file.read_text())
+    cli.main(["detect", "predict", folder, "--lvis-json", str(file)])  # our own is replaced
+    theirs = json.dumps(entries)  # as other programs write it
+    file.write_text(theirs)
+    with pytest.raises(SystemExit):
+        cli.main(["detect", "predict", folder, "--lvis-json", str(file)])
+    assert file.read_text() == theirs
     assert len(entries) == 3 * 5 and set(entries[0]) == {
         *("image_id", "category_id", "bbox", "score", "segmentation"),
     }

@@ -345,6 +345,14 @@ class TestDrawn:
         self.drawn(tmp_path, "decision-1d", [])
         self.drawn(tmp_path, "decomposition", [runs[4]], data=data)
 
+    def test_names_with_dollars_and_control_characters_are_drawn_as_they_are(self, tmp_path):
+        data = replace(tiny_data(), classes=("cost $x_{$ y", "\x1b[31mred", "$$"), name="a$x_{$")
+        (made,) = make_runs(tmp_path / "runs", data, ["deconfound"], seeds=(0,))
+        text = self.drawn(tmp_path, "gradcam", [made], data=data)
+        ElementTree.fromstring(text)
+        assert ">cost $x_{$ y<" in text and ">\\x1b[31mred<" in text and ">$$<" in text
+        assert ">deconfound on a$x_{$" in self.drawn(tmp_path, "decomposition", [made], data=data)
+
     def test_maps_that_look_the_same_share_a_row(self, tmp_path, data):
         made = make_runs(tmp_path / "runs", data, ["deconfound"], seeds=(0,))
         copy = shutil.copytree(made[0].folder, tmp_path / "copy")

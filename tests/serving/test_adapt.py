@@ -127,6 +127,9 @@ def test_a_known_mix_from_a_file(served, tmp_path):
         ({"class 0": "half"}, "'class 0' is half in the prior: a share is a number"),
         ({"class 0": True}, "'class 0' is True in the prior: a share is a number"),
         ({"class 0": 10**400}, "'class 0' is 10+ in the prior: a share is a number"),
+        ({"class 0": 1e308, "class 1": 1e308}, "'class 0' is 1e.308 in the prior: a share is a"),
+        ({"class 0": np.bool_(True)}, "'class 0' is True in the prior: a share is a number"),
+        ({0: 1.0}, "the prior has the name 0, and names of classes are text"),
     ],
 )
 def test_a_prior_that_is_none_is_refused(served, prior, message):

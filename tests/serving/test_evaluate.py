@@ -204,6 +204,11 @@ class TestOtherData:
         )
         assert model.alpha == run.result["alpha"]  # the caller's model is left alone
 
+    def test_a_run_may_have_the_name_of_a_file(self, place, run, tmp_path):
+        named = shutil.copytree(run.folder, tmp_path / "trial.bin")
+        found = lt.evaluate(named, place / "other")
+        assert found.to_json()["overall"] == lt.evaluate(run, place / "other").to_json()["overall"]
+
     def test_changed_data_is_other_data_only_when_it_is_named(self, place, tmp_path):
         changed = tmp_path / "photos"
         shutil.copytree(place / "photos", changed)

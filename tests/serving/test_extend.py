@@ -259,6 +259,8 @@ def test_bad_classes_are_refused(models):
         lt.extend(model, {})
     with pytest.raises(UserError, match="needs a name"):
         lt.extend(model, {"": PHOTOS.features[:3].float()})
+    with pytest.raises(UserError, match="the new class 1 is not text: pass '1'"):
+        lt.extend(model, {1: PHOTOS.features[:3].float()})
     with pytest.raises(UserError, match="'x' has no readable photograph: .*NaN"):
         lt.extend(model, {"x": [[float("nan")] * 16]})
     with pytest.raises(UserError, match="'x' has no readable photograph: there is none"):
@@ -300,6 +302,10 @@ def test_a_folder_of_other_files_is_refused(theirs, models, tmp_path):
     (tmp_path / theirs).unlink()
     for _ in range(2):  # a model may be replaced
         lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path)
+    (tmp_path / "README.md").write_text("my notes")
+    with pytest.raises(UserError, match=r"README.md was not written by longtail \(it begins"):
+        lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path)
+    assert (tmp_path / "README.md").read_text() == "my notes"
 
 
 def test_sets_of_an_added_class_are_warned_about(models, caplog):

@@ -245,6 +245,11 @@ def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
     assert alike(first, last) and "shape (12, 12, 5) is not an image" in wrong
 
 
+def test_one_path_is_no_stream(photos, model):
+    with pytest.raises(UserError, match=r"2.png is one path: give a list of images"):
+        model.stream(str(photos / "test" / "leaf" / "2.png"))
+
+
 def test_a_model_of_grey_images_takes_colour(tmp_path):
     run = lt.fit("digits-lt", "baseline", out=tmp_path / "digits", epochs=1, device="cpu")
     model = lt.load_model(run)

@@ -242,6 +242,32 @@ def test_folders_of_other_programs_are_no_damage(tmp_path):
     (model / "config.json").write_text("3")
     assert verify_all(model).damage == []
     assert len(verify_all(hidden).damage) == 1  # a folder that is named is not hidden
+    (site / "manifest.json").unlink()
+    (site / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')  # not as we write it
+    assert verify_all(tmp_path).damage == []
+
+
+def test_an_export_beside_another_programs_configuration_is_verified(exports, tmp_path):
+    path = shutil.copy(exports / "model.safetensors", tmp_path / "model.safetensors")
+    (tmp_path / "config.yaml").write_text("port: 80")
+    assert verify_all(tmp_path).verified == 1
+    for _ in damage(path, 4):
+        assert len(verify_all(tmp_path).damage) == 1
+
+
+def test_an_export_in_the_folder_of_a_damaged_run_is_verified(run, exports, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (folder / "manifest.json").write_text("{")
+    shutil.copy(exports / "model.safetensors", folder / "class_means.safetensors")
+    found = verify_all(folder)
+    assert (found.verified, len(found.damage)) == (1, 1) and "manifest.json" in found.damage[0]
+
+
+def test_a_saved_model_that_lost_its_weights_is_found(exports, tmp_path):
+    folder = shutil.copytree(exports / "saved", tmp_path / "saved")
+    (folder / "model.safetensors").unlink()
+    (damage,) = verify_all(tmp_path).damage
+    assert f"{folder / 'model.safetensors'} is missing. " in damage
 
 
 def test_without_onnxruntime_the_other_files_are_verified(exports, tmp_path, monkeypatch):

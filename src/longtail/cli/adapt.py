@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from longtail.cli.arguments import Images, OptionalOut, choose_folder
+from longtail.cli.arguments import OptionalImages, OptionalOut, choose_folder
 from longtail.cli.image_arguments import check_order, list_images
 from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
@@ -32,7 +32,7 @@ class Adapt:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """A run folder, a folder written by longtail retrofit or save_pretrained, or a .safetensors
     file."""
-    images: Images = ()
+    images: OptionalImages = ()
     """Images of the place of use: files, folders, quoted globs, or - to read paths from standard
     input."""
     out: OptionalOut = None

@@ -11,7 +11,9 @@ from longtail.core.errors import UserError
 
 RunFolder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a finished run.")]
 RunFolders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN...")]
+OptionalRunFolders = Annotated[tuple[Path, ...], Positional, arg(metavar="[RUN...]")]
 Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES...")]
+OptionalImages = Annotated[tuple[str, ...], Positional, arg(metavar="[IMAGES...]")]
 Out = Annotated[Path, arg(aliases=["-o"])]
 OptionalOut = Annotated[Path | None, arg(aliases=["-o"])]
 MovedData = Annotated[str | None, arg(help="New location of the run's data, if it has moved.")]
@@ -21,13 +23,21 @@ Device = Annotated[
 ]
 
 
-def check_writable(folder: Path, flag: str = "--out") -> None:
-    """Raise if `folder` cannot be made or written: after hours of work it would be late."""
-    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+def check_writable(out: Path, flag: str = "--out", *, is_file: bool = False) -> None:
+    """Refuse a folder, or a file, that cannot be made or written, before hours of work."""
+    places = out.absolute().parents if is_file else (out, *out.absolute().parents)
+    nearest = next(place for place in places if place.exists())
     if not nearest.is_dir():
-        raise UserError(f"{folder} cannot be written: {nearest} is a file. Pass another {flag}")
+        raise UserError(f"{out} cannot be written: {nearest} is a file. Pass another {flag}")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(f"{folder} cannot be written: {nearest} is read-only. Pass another {flag}")
+        raise UserError(f"{out} cannot be written: {nearest} is read-only. Pass another {flag}")
+
+
+def check_out(command: Any) -> None:
+    """Refuse an --out of a command if the folder around it cannot be made or written."""
+    out = getattr(command, "out", None)
+    if isinstance(out, Path):
+        check_writable(out, is_file=True)
 
 
 def choose_folder(out: Path | None, default: str) -> Path:

@@ -13,6 +13,7 @@ from longtail.cli.arguments import (
     Out,
     RunFolder,
     RunFolders,
+    check_writable,
 )
 from longtail.cli.output import GrowingTable, is_first_process, print_lines, refuse_ranks, show
 from longtail.core.alphas import parse_alphas
@@ -69,6 +70,7 @@ class DetectTrain:
                 "folder"
             )
         out = self.out or Path("runs") / f"{short_name(config.data)}-{config.method}-s{config.seed}"
+        check_writable(out)
         with Console() as console:
             run = fit(
                 config, out=out, resume=self.resume, overwrite=self.overwrite, progress=console

@@ -8,7 +8,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder, check_writable
+from longtail.cli.arguments import Device, MovedData, OptionalImages, Out, RunFolder, check_writable
 from longtail.cli.image_arguments import list_images
 from longtail.cli.output import refuse_ranks, show
 from longtail.core.config import MachineConfig
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SIGNATURE = "longtail detect predict"
 """What every drawing names as its software."""
-ENTRIES = rb'\A\[(\]\Z|\{"image_id": [^{}]*"category_id": [^{}]*"bbox": [^{}]*"score": )'
-"""How files of detections in COCO's format begin, including those of other programs."""
+ENTRIES = rb'\A\[\n(\n\]|\{"image_id": )'
+"""How our files of detections begin: each entry has a line, as in no other program's."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DetectPredict:
     """
 
     folder: RunFolder
-    images: Images = ()
+    images: OptionalImages = ()
     """Files, folders, quoted globs, or - to read paths from standard input; by default images of
     the run's validation part."""
     out: Out = Path("predictions")
@@ -117,11 +117,10 @@ class DetectPredict:
         if self.lvis_json and self.lvis_json.is_dir():
             raise UserError(f"{self.lvis_json} is a folder: --lvis-json is the file to write")
         if self.lvis_json:
-            check_writable(self.lvis_json.parent, "--lvis-json")
+            check_writable(self.lvis_json, "--lvis-json", is_file=True)
+            check_own(self.lvis_json, ENTRIES, "longtail detect predict")
         else:
             check_writable(self.out)
-        if self.lvis_json:
-            check_own(self.lvis_json, ENTRIES, "longtail detect predict")
 
     def _write_detections(
         self,
@@ -136,7 +135,8 @@ class DetectPredict:
 
         detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
         with replace_atomically(out) as path:
-            path.write_text(json.dumps(detections), encoding="utf-8")
+            lines = ",\n".join(map(json.dumps, detections))
+            path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         show(f"{len(detections):,} detections in {count_noun(len(data), 'image')}: {out}")
 
     def _draw(

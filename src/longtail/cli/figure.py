@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from longtail.cli.arguments import OptionalOut, Out, RunFolders, check_writable
+from longtail.cli.arguments import OptionalOut, OptionalRunFolders, Out, check_writable
 from longtail.cli.output import print_lines, refuse_ranks, show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -21,7 +21,7 @@ class Figure:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Name of the figure; `longtail figures` lists them."""
-    sources: RunFolders = ()
+    sources: OptionalRunFolders = ()
     """Folders of finished runs, result files, or folders that hold several of either. Seeds of one
     method are drawn as a mean with a band."""
     out: OptionalOut = None
@@ -59,7 +59,7 @@ class Figure:
 class Figures:
     """List the figures, or draw all of them with --all."""
 
-    sources: RunFolders = ()
+    sources: OptionalRunFolders = ()
     """Folders of finished runs, result files, or folders that hold several of either."""
     all: bool = False
     """Draw every figure that the runs allow; exits with code 1 if some are left out."""
@@ -80,8 +80,7 @@ class Figures:
         if not self.all:
             if self.sources or self.data or self.out != Figures.out:
                 raise UserError("longtail figures only lists the figures: add --all to draw them")
-            about = [[n, (f.__doc__ or "").splitlines()[0]] for n, f in figures.FIGURES.items()]
-            return print_lines(["figure", "what"], about)
+            return print_lines(["figure", "draws"], map(_describe, figures.FIGURES.items()))
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
         check_writable(self.out)
@@ -93,6 +92,12 @@ class Figures:
             count = count_noun(len(left_out), "figure was", "figures were")
             show(f"{count} not drawn: {', '.join(left_out)}", file=sys.stderr)
             sys.exit(1)
+
+
+def _describe(figure: tuple[str, Callable[..., Any]]) -> list[str]:
+    """Return the name of a figure and what its function draws."""
+    name, draw = figure
+    return [name, (draw.__doc__ or "").splitlines()[0].removeprefix("Draw ").rstrip(".")]
 
 
 def find_sources(given: Sequence[Path]) -> list[Path]:

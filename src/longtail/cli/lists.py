@@ -68,7 +68,7 @@ class DataSets:
         """Print the list."""
         from longtail.data.catalogue import list_data_sets
 
-        if self.root and not self.root.is_dir():
+        if self.root and not self.root.expanduser().is_dir():
             raise UserError(f"--root {self.root}: there is no such folder")
         print_lines(["data", "what", "found"], list_data_sets(self.root))
         show(

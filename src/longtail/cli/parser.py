@@ -4,19 +4,15 @@ Each command is a dataclass of its options whose `run` calls one library functio
 command imports torch before it runs, so that help answers at once.
 """
 
-import io
-import logging
-import os
-import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import longtail
 from longtail.cli.adapt import Adapt
+from longtail.cli.arguments import check_out
 from longtail.cli.audit import AuditCommand
 from longtail.cli.counterparts import check_runs, read_any_recipe
 from longtail.cli.demo import Demo
@@ -26,11 +22,10 @@ from longtail.cli.embed import Embed
 from longtail.cli.evaluate import Eval
 from longtail.cli.export import Export
 from longtail.cli.extend import Extend
-from longtail.cli.failures import explain_failure
+from longtail.cli.failures import user_errors
 from longtail.cli.figure import Figure, Figures
 from longtail.cli.flags import hyphenate, list_flags, print_help, read_flags
 from longtail.cli.lists import DataSets, Methods
-from longtail.cli.output import rank, show
 from longtail.cli.predict import Predict
 from longtail.cli.report import Report
 from longtail.cli.retrofit import RetrofitCommand
@@ -39,8 +34,6 @@ from longtail.cli.train import Train
 from longtail.cli.verify import Verify
 from longtail.core.config import PRETRAINED
 from longtail.core.errors import UserError, unknown_error
-from longtail.core.interrupt import Terminated
-from longtail.core.names import make_text_printable
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
@@ -77,83 +70,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         parse(words)()
 
 
-class PrintableFormatter(logging.Formatter):
-    """Escapes control characters, since names of files may be anything."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Format the record; its lines stay lines."""
-        return make_text_printable(super().format(record))
-
-
-@contextmanager
-def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
-    """Print a `UserError` as one paragraph and exit with code 2.
-
-    After Ctrl-C or SIGTERM, print the command that continues the work. It comes from the interrupt,
-    or else from `words`, the command that was interrupted.
-    """
-    # OpenMP threads that spin while they wait starve other processes; torch reads this on import
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may not know all letters
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    logging.getLogger("longtail").setLevel(logging.WARNING if rank() else logging.INFO)
-    try:
-        _check_folder()
-        yield
-        if sys.stdout is not None:  # it may be closed
-            sys.stdout.flush()
-    except UserError as error:
-        _stop(str(error))
-    except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
-        _close_output()
-    except (RuntimeError, MemoryError, ImportError, OSError) as error:
-        if (reason := explain_failure(error)) is None:
-            raise
-        _close_output()
-        _stop(reason)
-    except KeyboardInterrupt as interrupt:
-        if rank() == 0:
-            reason = str(interrupt) or _explain_resuming(words)
-            show(f"\nlongtail: interrupted{reason and '; '}{reason}", file=sys.stderr)
-        sys.exit(143 if isinstance(interrupt, Terminated) else 130)  # 128 and the signal
-
-
-def _explain_resuming(words: Sequence[str]) -> str:
-    """Say how the work of `words` continues; empty for a command that starts anew."""
-    writes = {"-o", "--out"} & {word.partition("=")[0] for word in words}
-    if words[:1] == ["embed"] or (words[:1] == ["predict"] and writes):
-        return "the same command goes on with the rest"
-    if words[:1] != ["train"] and words[:2] != ["detect", "train"]:
-        return ""
-    kept = [word for word in words if word not in ("--resume", "--overwrite")]
-    return f"continue with: {shlex.join(['longtail', *kept, '--resume'])}"
-
-
-def _check_folder() -> None:
-    """Refuse a deleted working directory, where torch cannot be imported."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise UserError(
-            f"the working directory cannot be used ({error.strerror}): change to another one"
-        ) from None
-
-
-def _close_output() -> None:
-    """Discard the rest of the output, so that Python can exit."""
-    with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _stop(reason: str) -> NoReturn:
-    show(f"longtail: {reason}" if rank() == 0 else f"[rank {rank()}] {reason}", file=sys.stderr)
-    sys.exit(2)
-
-
 def parse(arguments: list[str]) -> Callable[[], None]:
     """Return the command to run, or the function that prints the overview or the version."""
     if arguments[:1] == ["help"]:
@@ -177,6 +93,7 @@ def parse(arguments: list[str]) -> Callable[[], None]:
     else:
         command = parse_alone(kind, f"longtail {name}", words)
         check_runs(command, name)
+    check_out(command)
     run: Callable[[], None] = command.run
     return run
 

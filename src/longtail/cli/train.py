@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longtail.cli.arguments import OptionalOut
+from longtail.cli.arguments import OptionalOut, check_writable
 from longtail.cli.output import is_first_process, print_candidates, print_remarks, print_table, show
 from longtail.core.config import Config
 from longtail.core.console import Console
@@ -68,6 +68,7 @@ class Train:
         names = methods.list_names() if method == "all" else method.split(",")
         source = short_name(self.config.data or str(self.config.files.list)).replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{method}"
+        check_writable(out)
         if self.seeds is not None and self.seeds < 1:
             raise UserError(f"--seeds {self.seeds}: must be at least 1")
         seeds = range(self.config.seed, self.config.seed + (self.seeds or 1))

@@ -164,7 +164,7 @@ def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
     if curve is None:
         yield "too few classes with an accuracy to fit accuracy against training images"
         return
-    yield describe_curve(outlook)
+    yield from _wrap(describe_curve(outlook), "", "")
     if outlook.names_gains:
         yield "more labels would help most here (gain of the curve from twice as many images):"
         yield from _list_outlooks(outlook.classes[:MOST_NAMES])

@@ -61,7 +61,7 @@ Group = Sequence[EvaluatedRun]
 """Runs that differ only in their seed."""
 
 
-class HasResult(Protocol):
+class Reportable(Protocol):
     """A finished run of a classifier or of a detector."""
 
     @property
@@ -69,7 +69,7 @@ class HasResult(Protocol):
         """The content of its result.json."""
 
 
-R = TypeVar("R", bound=HasResult)
+R = TypeVar("R", bound=Reportable)
 
 
 def drop_copies(runs: Iterable[R]) -> list[R]:

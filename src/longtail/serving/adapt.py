@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,6 +51,8 @@ UNKNOWN = 5 * FALSE_ALARMS
 """Share of the images that may look like no class before a warning."""
 IMAGES_PER_CLASS = 5
 """Images on average from which a class mix is estimated without a warning."""
+PER_CENT = 100
+"""Sum of the shares of a mix that was written in per cent."""
 LEAST_SHARE = 1e-6
 """Share of a class that a given mix leaves out; 0 would forbid the class for good."""
 
@@ -211,19 +214,22 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
     source = "the prior" if isinstance(prior, Mapping) else f"the prior {prior}"
     shares: dict[str, float] = {}
     for name, share in given.items():
+        if not isinstance(name, str):
+            raise UserError(f"{source} has the name {name!r}, and names of classes are text")
         if name not in classes:
             known = f"the classes are {list_some(classes)}"
             raise unknown_error("class in the prior", name, classes, known)
         try:
             # of numpy and torch, too; True would count as 1
-            shares[name] = math.nan if isinstance(share, bool) else float(share)
+            shares[name] = math.nan if isinstance(share, (bool, np.bool_)) else float(share)
         except (TypeError, ValueError, OverflowError):
             shares[name] = math.nan
-        if not 0 <= shares[name] < math.inf:
+        if not 0 <= shares[name] <= PER_CENT:
             raise UserError(f"'{name}' is {share} in {source}: a share is a number from 0 to 1")
     total = math.fsum(shares.values())
     if abs(total - 1) > 1e-3:
-        hint = ". These seem to be per cent: divide them by 100" if round(total) == 100 else ""
+        per_cent = round(total) == PER_CENT
+        hint = ". These seem to be per cent: divide them by 100" if per_cent else ""
         raise UserError(
             f"{source} sums to {total:g}: the shares of all classes must sum to 1{hint}"
         )

@@ -124,7 +124,8 @@ def _find_run(model: Run | Predictor | Path | str) -> Run | None:
             "save_pretrained, or a file that longtail export wrote (.safetensors or .onnx). "
             "Pass labelled data as --data"
         )
-    exported = path.is_file() or path.suffix in SUFFIXES or (path / CONFIG).is_file()
+    named = path.suffix in SUFFIXES and not path.is_dir()
+    exported = path.is_file() or named or (path / CONFIG).is_file()
     return None if exported else Run.open(path)
 
 

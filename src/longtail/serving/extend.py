@@ -129,7 +129,7 @@ def extend(
 
 
 def _check_can_grow(served: ServedModel, *, refine: bool) -> None:
-    """Refuse a model that keeps a background, or that cannot be refined though it should be."""
+    """Refuse a model that keeps a background or, with `refine`, one without class means."""
     if served.exempt:
         raise UserError(
             f"the class '{served.about.background}' keeps its total effect as background, and a "
@@ -234,6 +234,8 @@ def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -
     names = list(new)
     if not names:
         raise UserError("which classes? Give the name and the photographs of each new one")
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise UserError(f"the new class {wrong[0]!r} is not text: pass '{wrong[0]}'")
     if taken := [name for name in names if name in known]:
         raise UserError(
             f"the model has the class {list_some(taken)} already: choose another name. For more "

@@ -17,7 +17,8 @@ class TorchNetwork:
     """A `ServedModel` whose head is folded at the alpha that was used last."""
 
     def __init__(self, model: ServedModel, device: str | torch.device = "auto"):
-        self.device = device if isinstance(device, torch.device) else _choose_device(device)
+        numbered = isinstance(device, torch.device) and device.index is not None
+        self.device = torch.device(device) if numbered else _choose_device(str(device))
         self.model = model.to(self.device)
         # a convolution is up to a half faster on weights laid out so
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -242,6 +242,8 @@ class Predictor:
 
         The arguments are those of `predict`, and are checked at once.
         """
+        if isinstance(images, (str, Path)):
+            raise UserError(f"{images} is one path: {advise_list(images)}")
         trust = self.trust
         check_certainty(self.about, trust, sets, false_alarms)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)

@@ -60,7 +60,7 @@ def read_model(path: Path) -> ServedModel:
             "a .safetensors file of longtail export"
         )
     reason = (
-        f"{path} was not opened: {path.suffix} files hold pickles, which can run code when loaded"
+        f"{path} was not opened: {path.suffix} files may be pickles, which can run code when loaded"
         if path.suffix.lower() in PICKLES
         else f"{path} is not a file that longtail reads"
     )

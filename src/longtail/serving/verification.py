@@ -13,7 +13,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
 from longtail.core.manifest import NAME as MANIFEST
 from longtail.core.manifest import DamageError, describe_damage, read_manifest, verify
-from longtail.core.plain import read_json, read_text
+from longtail.core.plain import parse_yaml, read_json, read_text
 from longtail.core.seals import check_sealed_file
 from longtail.data.decoding.cache import matches_hash
 from longtail.runs.checkpoint import LAST, PREVIOUS
@@ -67,7 +67,7 @@ class Verification:
 def verify_all(path: Path) -> Verification:
     """Verify a run, an export, a saved model, a cache, or all of these in a folder.
 
-    What is hidden in a folder, such as .venv, is left out.
+    Hidden files and folders in a folder, such as .venv, are skipped.
 
     Raises:
         UserError: if there is nothing to verify.
@@ -93,8 +93,11 @@ def _verify_folder(folder: Path, found: Verification) -> None:
         if _is_run(place):
             covered.update(place / name for name in _verify_run(place, found))
         elif _is_own_model(place):
-            found.check(_verify_saved, place)
             covered.add(place / WEIGHTS)
+            if (place / WEIGHTS).exists():
+                found.check(_verify_saved, place)
+            else:
+                found.damage.append(f"{place / WEIGHTS} is missing. {WAY_OUT}")
     for file in inside:
         if _has_kind(file) and file not in covered:
             found.check(KINDS[file.suffix], file)
@@ -107,20 +110,18 @@ def _is_hidden(path: Path, folder: Path) -> bool:
 
 def _is_own_model(folder: Path) -> bool:
     """Return whether longtail saved a model in a folder; Hugging Face uses the same names."""
-    if not is_saved(folder):
-        return False
-    described = read_description(folder / WEIGHTS) is not None
+    described = is_saved(folder) and read_description(folder / WEIGHTS) is not None
     return described or "blueprint" in (_list_keys(folder / MODEL_CONFIG) or ())
 
 
 def _is_foreign(manifest: Path) -> bool:
-    """Return whether another program wrote a manifest; one that is no JSON may be our own."""
+    """Return whether another program wrote a manifest; invalid JSON may be ours, damaged."""
     keys = _list_keys(manifest)
     return keys is not None and len({"format", "files", "sha256"} & keys) < 2
 
 
 def _list_keys(path: Path) -> set[str] | None:
-    """List the keys of a JSON object, none for another value; None if there is no sound JSON."""
+    """Return the keys of a JSON object, an empty set for other JSON; None if it is invalid."""
     try:
         tree = read_json(path)
     except UserError:
@@ -134,7 +135,18 @@ def _is_run(folder: Path) -> bool:
         return False
     marks = (LAST, PREVIOUS, METRICS, "per_class.csv")
     lost = (folder / MANIFEST).exists() and any((folder / name).exists() for name in marks)
-    return lost or (folder / CONFIG).exists()
+    return lost or _is_own_config(folder / CONFIG)
+
+
+def _is_own_config(path: Path) -> bool:
+    """Return whether a config.yaml is that of a run; invalid YAML may be ours, damaged."""
+    if not path.exists():
+        return False
+    try:
+        tree = parse_yaml(read_text(path), str(path))
+    except UserError:
+        return True
+    return isinstance(tree, dict) and "method" in tree
 
 
 def _has_kind(file: Path) -> bool:
@@ -144,12 +156,12 @@ def _has_kind(file: Path) -> bool:
 
 
 def _verify_run(folder: Path, found: Verification) -> Iterable[str]:
-    """Verify the files of a run, and return their names; runs inside it are runs of their own."""
+    """Verify the recorded files of a run and return their names; runs inside it are others."""
     try:
         entries = read_manifest(folder)
     except UserError as error:  # damage, or a format of a later version
         found.damage.append(str(error))
-        return FILES
+        return ()
     finished = (folder / "result.json").exists()
     for name, known in entries.items():
         path = folder / name
@@ -161,9 +173,9 @@ def _verify_run(folder: Path, found: Verification) -> Iterable[str]:
     for path in (folder / name for name in FILES if name not in {*entries, MANIFEST, REPORT}):
         if path.exists() and path.name == METRICS:
             found.check(_verify_lines, path)
-        elif path.exists():
+        elif path.exists() and not _has_kind(path):  # each kind is verified by itself
             found.unverified.append(path)
-    return {*entries, *FILES}
+    return entries
 
 
 def _verify_lines(path: Path) -> None:

@@ -127,7 +127,7 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     _check(model, model, graph, "safetensors")
     write_bytes(folder / WEIGHTS, content)
     write_bytes(folder / CONFIG, (_describe(model, indent=2) + "\n").encode())
-    write_bytes(folder / CARD, render_card(model.about, folder.name).encode())
+    write_bytes(folder / CARD, render_card(model.about, folder.resolve().name).encode())
     return folder
 
 
@@ -144,7 +144,10 @@ def check_folder(folder: Path) -> None:
         )
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a run: choose another folder")
-    if not folder.is_dir() or read_description(folder / WEIGHTS):  # these are written first
+    if not folder.is_dir():
+        return
+    if read_description(folder / WEIGHTS):  # these are written first
+        check_own(folder / CARD, CARD_MARK, "longtail")
         return
     if names := sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")):
         raise UserError(

@@ -14,6 +14,7 @@ import numpy as np
 
 from longtail.core.errors import UserError
 from longtail.core.files import check_own, replace_atomically
+from longtail.core.names import make_printable
 from longtail.reporting.figures.style import Look
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ def apply_style(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
             return draw(*args, **kwargs)
 
     return draw_with_settings
+
+
+def make_literal(name: str) -> str:
+    """Return a user's name as it is drawn: no control characters, and no dollars of mathematics."""
+    return make_printable(name).replace("$", r"\$")
 
 
 def make_panels(columns: int, rows: int = 1, size: tuple[float, float] = (3.4, 2.5)) -> "Figure":

@@ -76,6 +76,7 @@ def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
     most imbalanced one sets the order and splits of all panels.
     """
     panels = list(group_cosines(read_all(sources)).items())
+    panels = [(canvas.make_literal(name), groups) for name, groups in panels]
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
     splits = " / ".join(average_splits(groups[0], "class_cos", counts))
     known = {group.label: group.by_class("class_cos", rank_classes(counts)) for group in groups}

@@ -45,7 +45,8 @@ def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "F
     _draw_plane(figure.axes[0], along, rest, opened)
     _draw_shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
     config = opened.job.config
-    title = f"{config.method} on {opened.data.full_name}, seed {config.seed}"
+    name = canvas.make_literal(opened.data.full_name)
+    title = f"{config.method} on {name}, seed {config.seed}"
     figure.suptitle(title, fontsize=8)
     return figure
 

@@ -120,8 +120,9 @@ def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Fi
     axes = np.array(figure.axes).reshape(1 + len(rows), len(labels))
     for column, label in enumerate(labels):
         _draw_image(axes[0, column], rows[0].views[column])
-        name = textwrap.fill(shorten(data.classes[label], 2 * NAME_WIDTH), NAME_WIDTH)
-        title = f"{name}\n{data.counts.images[label]} images"
+        lines = textwrap.wrap(shorten(data.classes[label], 2 * NAME_WIDTH), NAME_WIDTH)
+        lines = [*map(canvas.make_literal, lines), f"{data.counts.images[label]} images"]
+        title = "\n".join(lines)
         axes[0, column].set_title(title, fontsize=7)
         for place, row in enumerate(rows, start=1):
             _draw_image(axes[place, column], row.views[column], row.maps[column])
