@@ -306,14 +306,14 @@ class TestCard:
 )
 def test_what_cannot_be_exported_is_refused(words, said, runs, tmp_path):
     with pytest.raises(UserError, match=said):
-        lt.export(runs["deconfound-tde"], out=tmp_path / "m", **words)
+        lt.export(runs["deconfound-tde"], out=tmp_path / "m.onnx", **words)
     assert not files_in(tmp_path)
 
 
 @pytest.mark.parametrize("words", [{"alpha": 1.0}, {"alpha_input": True}])
 def test_a_method_without_alpha_refuses_one(words, runs, tmp_path):
     with pytest.raises(UserError, match="baseline has no alpha"):
-        lt.export(runs["baseline"], out=tmp_path / "m", **words)
+        lt.export(runs["baseline"], out=tmp_path / "m.onnx", **words)
 
 
 def test_a_runs_own_files_are_left_alone(runs, tmp_path):

@@ -35,7 +35,7 @@ from longtail.runs.reopen import evaluate_own
 from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
 from longtail.serving.predictor import Predictor, load_model
-from longtail.serving.read import CONFIG, PICKLES
+from longtail.serving.read import MODEL_CONFIG, PICKLES
 from longtail.serving.user_inputs import UnreadableInputs
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _find_run(model: Run | Predictor | Path | str) -> Run | None:
             "Pass labelled data as --data"
         )
     named = path.suffix in SUFFIXES and not path.is_dir()
-    exported = path.is_file() or named or (path / CONFIG).is_file()
+    exported = path.is_file() or named or (path / MODEL_CONFIG).is_file()
     return None if exported else Run.open(path)
 
 

@@ -26,13 +26,13 @@ from longtail.evaluation.stored import check_result
 from longtail.evaluation.trust import check_trust
 from longtail.runs.folder import Run
 from longtail.runs.places import describe_runs_below
-from longtail.runs.store import CLASS_MEANS
+from longtail.runs.store import CLASS_MEANS, CONFIG
 from longtail.serving.model import WAY_OUT, ModelDescription, ServedModel, read_thresholds
 from longtail.training.model import Blueprint
 
 DESCRIPTION = "longtail"
 """Key of the model's description in the metadata of every format."""
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+MODEL_CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SEALED = "sealed"
 """Key of a description whose file holds its own hash."""
 TRAINING = (
@@ -72,13 +72,13 @@ def read_model(path: Path) -> ServedModel:
 
 def read_folder(folder: Path) -> ServedModel:
     """Read the model of a run folder, or of a folder that `save_pretrained` wrote."""
-    if (folder / "config.yaml").exists():
+    if (folder / CONFIG).exists():
         return read_run(folder)
     if not folder.exists():
         raise UserError(f"{folder} does not exist: pass a run, an exported model or a saved one")
     if not is_saved(folder):
         raise UserError(
-            f"{folder} is neither a run (no config.yaml) nor a saved model (no {CONFIG} with "
+            f"{folder} is neither a run (no {CONFIG}) nor a saved model (no {MODEL_CONFIG} with "
             f"{WEIGHTS}){describe_runs_below(folder)}"
         )
     about = check_description(folder)
@@ -87,13 +87,13 @@ def read_folder(folder: Path) -> ServedModel:
 
 def is_saved(folder: Path) -> bool:
     """Return whether a folder looks like one that `save_pretrained` wrote."""
-    return (folder / CONFIG).exists() and (folder / WEIGHTS).exists()
+    return (folder / MODEL_CONFIG).exists() and (folder / WEIGHTS).exists()
 
 
 def name_kind(path: Path) -> str | None:
     """Return what kind of model a path looks like, as in 'a run'; None if like none."""
     try:
-        if (path / "config.yaml").exists():
+        if (path / CONFIG).exists():
             return "a run"
         if is_saved(path):
             return "a saved model"
@@ -162,7 +162,7 @@ def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_description(folder: Path) -> ModelDescription:
     """Read the description in a folder of `save_pretrained`; it must be that of its weights."""
-    path = folder / CONFIG
+    path = folder / MODEL_CONFIG
     try:
         text = read_text(path)
     except UserError as error:

@@ -22,9 +22,9 @@ from longtail.runs.lines import parse_lines
 from longtail.runs.repairs import explain_repair
 from longtail.runs.store import CONFIG, METRICS
 from longtail.serving.model import WAY_OUT
-from longtail.serving.read import CONFIG as MODEL_CONFIG
 from longtail.serving.read import (
     DESCRIPTION,
+    MODEL_CONFIG,
     WEIGHTS,
     check_description,
     check_safetensors,

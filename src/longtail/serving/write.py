@@ -21,12 +21,13 @@ from longtail.core.names import make_file_name
 from longtail.core.seals import BLANK, KEY, MARK, seal
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
+from longtail.runs.store import CONFIG
 from longtail.serving.calibrated import CalibratedModel
 from longtail.serving.card import render_card
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.read import (
-    CONFIG,
     DESCRIPTION,
+    MODEL_CONFIG,
     SEALED,
     WEIGHTS,
     OnnxNetwork,
@@ -77,10 +78,7 @@ def export(
     Raises:
         UserError: if there is no model to export, or the file would differ from the run's model.
     """
-    formats = {suffix: name for name, (suffix, _) in WRITERS.items()}
-    asked, to = to, to or formats.get(Path(out or "").suffix, "safetensors")
-    if to not in WRITERS:
-        raise unknown_error("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
+    to = _choose_format(to, out)
     if alpha_input and alpha is not None:
         raise UserError(
             "--alpha folds it in and --alpha-input keeps it adjustable: pass one of them"
@@ -91,14 +89,35 @@ def export(
     if alpha_input and not trained.about.dial:
         raise fixed_alpha_error(trained.about)
     model = trained if alpha_input else trained.fold(alpha)
-    suffix, write = WRITERS[to]
-    named = make_file_name(str(trained.about.training.get("method", "model")))
+    path = _choose_file(trained.about, to, out)
+    _, write = WRITERS[to]
+    content, graph = write(model)
+    _check(trained, model, graph, to)
+    write_bytes(path, content)
+    write_bytes(card_path(path), render_card(model.about, path.name).encode())
+    return path
+
+
+def _choose_format(to: str | None, out: Path | str | None) -> str:
+    """Return the format to write: the given one, or that of the suffix of `out`."""
+    if to is not None and to not in WRITERS:
+        raise unknown_error("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
+    if to or out is None:
+        return to or "safetensors"
+    formats = {suffix: name for name, (suffix, _) in WRITERS.items()}
+    if Path(out).suffix not in formats:
+        raise UserError(f"{out} must end in one of {', '.join(formats)}")
+    return formats[Path(out).suffix]
+
+
+def _choose_file(about: ModelDescription, to: str, out: Path | str | None) -> Path:
+    """Return the file to write in format `to`; refuse another suffix, and files of others."""
+    suffix, _ = WRITERS[to]
+    named = make_file_name(str(about.training.get("method", "model")))
     path = Path(f"{named}{suffix}" if out is None else out)
-    if asked is None and path.suffix not in formats:
-        raise UserError(f"{path} must end in one of {', '.join(formats)}")
     if path.suffix != suffix:
         raise UserError(f"{path} must end in {suffix} to hold {to}")
-    own_folder = any((path.parent / name).exists() for name in ("config.yaml", CONFIG))
+    own_folder = any((path.parent / name).exists() for name in (CONFIG, MODEL_CONFIG))
     if own_folder and path.name in (*FILES, CHECKPOINT):
         raise UserError(f"{path} is a file of the run itself: choose another -o")
     check_own(path, EXPORTED, "longtail export")
@@ -107,10 +126,6 @@ def export(
         raise UserError(
             f"{path} exists: pass -o {path} to replace it, or another name to keep both"
         )
-    content, graph = write(model)
-    _check(trained, model, graph, to)
-    write_bytes(path, content)
-    write_bytes(card_path(path), render_card(model.about, path.name).encode())
     return path
 
 
@@ -126,7 +141,7 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     content, graph = _safetensors(model)
     _check(model, model, graph, "safetensors")
     write_bytes(folder / WEIGHTS, content)
-    write_bytes(folder / CONFIG, (_describe(model, indent=2) + "\n").encode())
+    write_bytes(folder / MODEL_CONFIG, (_describe(model, indent=2) + "\n").encode())
     write_bytes(folder / CARD, render_card(model.about, folder.resolve().name).encode())
     return folder
 
@@ -142,7 +157,7 @@ def check_folder(folder: Path) -> None:
             f"{folder} is the name of a file, and a folder is to be written: choose {name}, and "
             f"longtail export {name} -o {folder} then writes the file"
         )
-    if (folder / "config.yaml").exists():
+    if (folder / CONFIG).exists():
         raise UserError(f"{folder} is the folder of a run: choose another folder")
     if not folder.is_dir():
         return
