@@ -19,7 +19,8 @@ from longtail.core.errors import UserError, unknown_error
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
-    from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+    from benchmarks.classifiers.bench import ClassifierBench
+    from benchmarks.classifiers.recipes import ClassifierRecipe
 
 PROGRAM = "python -m benchmarks"
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."

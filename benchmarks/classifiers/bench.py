@@ -6,77 +6,27 @@ writes that file as soon as the run ends, so that it can be stopped and resumed 
 
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.classifiers import paper_tables, pricing
-from benchmarks.classifiers.recipes import (
-    RecipeBench,
-    read_about,
-    read_recipe,
-    recipe_paths,
-    result_path,
-)
+from benchmarks.classifiers.recipes import ClassifierRecipe, check_same_recipe
+from benchmarks.common.recipes import RecipeBench, read_about, recipe_paths, result_path
 from benchmarks.common.result_files import read_all
 from benchmarks.registry import RESULTS
-from longtail.core.config import Config, MachineConfig, TrainConfig
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.manifest import DamageError
 from longtail.core.names import count_noun
-from longtail.core.options import convert
 from longtail.data.base import Data
 from longtail.evaluation import tables
-from longtail.evaluation.result import recipe_fields, round_floats
+from longtail.evaluation.result import recipe_fields
 from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, load_data, resolve
 from longtail.training.loop import Progress
-
-
-@dataclass(frozen=True)
-class ClassifierRecipe:
-    """A row of a table of the paper: its configuration and the paper's figure."""
-
-    path: Path
-    config: Config
-    paper: float | None
-    """Overall accuracy in the paper's table; None if the paper has no such cell."""
-    seeds: int
-    paper_splits: Mapping[str, float] = field(default_factory=dict)
-    """Accuracies on many, medium and few in that table; empty if it does not give them."""
-
-    @staticmethod
-    def read(path: Path) -> "ClassifierRecipe":
-        """Read a recipe file, which holds options of `Config` and the keys `paper` and `seeds`.
-
-        The paper's figure is a number, or a mapping from `overall` and the splits to numbers.
-        """
-        config, paper, seeds = read_recipe(path, Config, _check_recipe, seeds=3)
-        figures = paper if isinstance(paper, dict) else {"overall": paper}
-        if unknown := set(figures) - set(tables.SPLITS):
-            raise unknown_error("split", min(unknown), tables.SPLITS, f"in {path}: paper")
-        values = {n: convert(v, float | None, f"{path}: paper") for n, v in figures.items()}
-        overall = values.pop("overall", None)
-        return ClassifierRecipe(path, config, overall, seeds, values)
-
-    @property
-    def cell(self) -> Path:
-        """DATA-RATIO/BACKBONE, the folder of the results within the benchmark's own folder."""
-        data = Path(self.config.data.replace(":", "-"))
-        below = [part for part in data.parts if part not in (data.anchor, "..")]
-        return Path(*below, self.config.backbone)
-
-    @property
-    def name(self) -> str:
-        """METHOD, or METHOD+VARIANT if a method occurs with several options."""
-        return self.path.stem
-
-    @property
-    def place(self) -> Path:
-        """CELL/NAME, the path of a result without its seed."""
-        return self.cell / self.name
 
 
 @dataclass(frozen=True)
@@ -109,17 +59,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
     def find_changes(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
         """Return the fields of the result `found` that differ from the present `recipe`."""
-        wanted = {
-            "method": recipe.config.method,
-            **recipe_fields(recipe.config),
-        }
-        if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
-            wanted["alpha"] = recipe.config.options["alpha"]
-        if recipe.config.files.evaluate_on == "val":
-            wanted["evaluated_on"] = "val"
-        # the default of an option that a result does not have is what its training did
-        found = {**found, "train": {**round_floats(asdict(TrainConfig())), **found["train"]}}
-        return [n for n, value in wanted.items() if found[n] != round_floats(value)]
+        return recipe.find_changes(found)
 
     def run(
         self,
@@ -145,7 +85,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         paths = [result_path(self.results, recipe, seed) for recipe, seed in wanted]
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for job in jobs:
-            _check_same_recipe(job)
+            check_same_recipe(job)
         if there := [job.run for job in jobs if job.run.finished]:
             print(f"{count_noun(len(there), 'result')} taken from finished runs in {self.runs}")
         for run in there:
@@ -182,7 +122,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         """Raise if `wanted` cannot run: data is missing or has changed, or a recipe has."""
         jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
         for job in jobs:
-            _check_same_recipe(job)
+            check_same_recipe(job)
         data_of = load_data(jobs)
         for job in jobs:
             self._check_data(job, data_of(job))
@@ -312,19 +252,3 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         except DamageError:  # whoever trains it reports the damage
             return 0
         return int(saved["epoch"]) if saved else 0
-
-
-def _check_same_recipe(job: Job) -> None:
-    """Raise if the recipe has changed since the run folder was written."""
-    if (job.run.folder / "config.yaml").exists():
-        before, now = recipe_fields(job.run.config), recipe_fields(job.config)
-        if before != now:
-            raise UserError(
-                f"{job.run.folder} was trained by another recipe than its present one: delete that "
-                "folder to train again, or restore the recipe"
-            )
-
-
-def _check_recipe(config: Config) -> Config:
-    """Check and complete the options of a recipe; what it does not name has the plain default."""
-    return resolve(replace(config, adaptive=()))[0]

@@ -13,9 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.classifiers.recipes import result_path, select_recipes
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.common.data_folder import check_data
+from benchmarks.common.recipes import result_path, select_recipes
 from benchmarks.common.result_files import read_all, read_result, write_json, write_page
 from benchmarks.common.versions import Version
 from longtail.cli.output import print_lines

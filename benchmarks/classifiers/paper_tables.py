@@ -9,7 +9,8 @@ from longtail.evaluation import tables
 from longtail.evaluation.result import own_seconds
 
 if TYPE_CHECKING:
-    from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+    from benchmarks.classifiers.bench import ClassifierBench
+    from benchmarks.classifiers.recipes import ClassifierRecipe
 
 PAPER_ORDER = (
     *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),

@@ -17,8 +17,9 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.classifiers.recipes import result_path
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.recipes import ClassifierRecipe
+from benchmarks.common.recipes import result_path
 from benchmarks.common.result_files import read_result
 from benchmarks.common.spawning import block_interrupt, has_mps
 from longtail.cli.failures import user_errors

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.classifiers.recipes import result_path
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.recipes import ClassifierRecipe
+from benchmarks.common.recipes import result_path
 from longtail.core.files import replace_atomically
 
 NAME = "cifar-lt-published-tuning"

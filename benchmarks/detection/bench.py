@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.classifiers.recipes import (
+from benchmarks.common.recipes import (
     RecipeBench,
     read_about,
     read_recipe,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.common.data_folder import check_data
 from benchmarks.common.result_files import append_line, format_spread, read_lines, write_page
 from benchmarks.common.shards import describe_trainings, take_shard

@@ -32,7 +32,7 @@ def set_commit(monkeypatch, name: str | None) -> None:
     places = (
         "longtail.evaluation.result",
         "longtail.core.environment",
-        "benchmarks.classifiers.recipes",
+        "benchmarks.common.recipes",
     )
     for place in places:
         monkeypatch.setattr(f"{place}.commit", lambda: name)
@@ -163,7 +163,7 @@ def test_maps_of_other_code_are_measured_again_from_the_runs_of_the_present(
     shown = capsys.readouterr().out
     assert "1 results to make" in shown and "refused" not in shown
     with monkeypatch.context() as patch:
-        patch.setattr("benchmarks.classifiers.recipes.commit", lambda: "new-dirty")
+        patch.setattr("benchmarks.common.recipes.commit", lambda: "new-dirty")
         main([*words, "--dry-run"])
     assert "would be refused now: --again makes" in capsys.readouterr().out
     main(words)

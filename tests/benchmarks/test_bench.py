@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.classifiers import paper_tables
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.classifiers.recipes import select_recipes
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.command import main as bench_command
+from benchmarks.common.recipes import select_recipes
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.kinds import has_validation

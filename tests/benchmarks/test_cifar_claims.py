@@ -9,8 +9,9 @@ from statistics import mean, stdev
 
 import pytest
 
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.classifiers.paper_tables import BELOW
+from benchmarks.classifiers.recipes import ClassifierRecipe
 from cifar_table import FOLDERS, PAIR, RIVALS
 from helpers import count_errors, read_page
 from longtail.evaluation import tables

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from benchmarks.classifiers import paper_tables, tuning
-from benchmarks.classifiers.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.classifiers.bench import ClassifierBench
+from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.command import main
 from benchmarks.common.result_files import write_json
 from cifar_table import PAIR, RIVALS, SETS

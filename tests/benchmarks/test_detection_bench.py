@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.classifiers.recipes import result_path
 from benchmarks.command import main as bench_command
+from benchmarks.common.recipes import result_path
 from benchmarks.common.result_files import write_json
 from benchmarks.common.versions import Version
 from benchmarks.detection import details as detection_details

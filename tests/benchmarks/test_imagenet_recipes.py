@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.classifiers.bench import ClassifierRecipe
+from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.command import main as bench_command
 from longtail import methods
 

@@ -17,8 +17,8 @@ from benchmarks.classifiers.pricing import (
     read_gpu_results,
     split_work,
 )
-from benchmarks.classifiers.recipes import result_path, select_recipes
 from benchmarks.command import main
+from benchmarks.common.recipes import result_path, select_recipes
 from benchmarks.common.result_files import write_json
 from longtail.core.config import Config, DataConfig
 from longtail.core.manifest import DamageError

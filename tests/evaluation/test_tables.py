@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.classifiers import paper_tables
 from benchmarks.classifiers.bench import ClassifierBench
-from benchmarks.classifiers.recipes import result_path
+from benchmarks.common.recipes import result_path
 from longtail.cli import parser as cli
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
