@@ -1,15 +1,14 @@
 """The command `python -m benchmarks NAME`, which runs benchmarks and writes their tables."""
 
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from benchmarks.common.data_folder import check_data, check_root
+from benchmarks.common.data_folder import check_data, check_root, list_missing
 from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
 from longtail.cli.failures import user_errors
 from longtail.cli.output import is_first_process
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from benchmarks.classifiers.recipes import ClassifierRecipe
 
 PROGRAM = "python -m benchmarks"
+PLACES = ("root", "recipes", "results", "runs", "out")
+"""Options that are paths."""
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
 
@@ -133,11 +134,12 @@ class BenchCommand:
         shares = recipe_bench.split_work(wanted, self.processes)
         for line in recipe_bench.describe_shares(shares) if len(shares) > 1 else ():
             print(line)
+        names = [recipe.config.data for recipe, _ in wanted]
         if self.dry_run:
-            for line in [*recipe_bench.describe_refusal(wanted), *self._list_missing_data(wanted)]:
+            for line in [*recipe_bench.describe_refusal(wanted), *list_missing(names, self.root)]:
                 print(line)
             return
-        check_data((recipe.config.data for recipe, _ in wanted), self.root)
+        check_data(names, self.root)
         if wanted:
             recipe_bench.prepare_runs()
         try:
@@ -145,13 +147,6 @@ class BenchCommand:
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
-
-    def _list_missing_data(self, wanted: Sequence[tuple["ClassifierRecipe", int]]) -> Iterator[str]:
-        """Yield a line with the data that `wanted` lacks, if there is any."""
-        try:
-            check_data((recipe.config.data for recipe, _ in wanted), self.root)
-        except UserError as error:
-            yield f"the run would be refused now: {error}"
 
     def _run_recipes(
         self,
@@ -192,8 +187,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             command.run()
         except KeyboardInterrupt as interrupt:  # or SIGTERM, which has a class of its own
-            reason = str(interrupt) or "run the same command to continue"
-            raise type(interrupt)(reason) from None
+            known = BENCHMARKS.get(command.name)
+            continues = known is None or "dry_run" in known.takes
+            again = "continue" if continues else "start anew"
+            raise type(interrupt)(f"run the same command to {again}") from None
 
 
 def parse(arguments: list[str]) -> BenchCommand:
@@ -211,8 +208,9 @@ def parse(arguments: list[str]) -> BenchCommand:
         raise
     if "--only" in arguments and not command.only:  # its only word became NAME
         raise late
-    root = command.root and Path(os.path.expanduser(command.root))  # shells keep --root=~/data
-    return replace(command, root=root)
+    places = {name: getattr(command, name) for name in PLACES}
+    # shells keep --root=~/data as it is
+    return replace(command, **{name: path and path.expanduser() for name, path in places.items()})
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.common import recipes
 from browser import browser
 from helpers import float64, photos
 from longtail.core import environment as provenance
@@ -99,10 +100,11 @@ def each_yaml_once():
     """
     parse, load, dump = options.parse_yaml, yaml.safe_load, yaml.safe_dump
     trees, loaded, texts, written = {}, {}, {}, set()
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may lack the parser in C
 
     def parse_once(text, source):
         if text not in trees:
-            own = yaml.CSafeLoader if text in written else yaml.SafeLoader
+            own = fast if text in written else yaml.SafeLoader
             with mock.patch.object(yaml, "SafeLoader", own):
                 trees[text] = pickle.dumps(parse(text, source))
         return pickle.loads(trees[text])
@@ -121,6 +123,7 @@ def each_yaml_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(options, "parse_yaml", parse_once)
+        patch.setattr(recipes, "parse_yaml", parse_once)
         patch.setattr(options, "yaml", SimpleNamespace(safe_dump=dump_once))
         patch.setattr(yaml, "safe_load", load_once)
         yield

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from inspect import unwrap
 
-from benchmarks.classifiers import recipes
-from benchmarks.common import versions
+from benchmarks.common import recipes, versions
 
 
 def replace_git(

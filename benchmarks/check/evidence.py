@@ -6,8 +6,6 @@ that is gone must leave the list, which never grows.
 
 from pathlib import Path
 
-import yaml
-
 from benchmarks.check.figures import find_figures_without_file
 from benchmarks.check.pages import make_page
 from benchmarks.common.result_files import list_results, read_results
@@ -15,6 +13,7 @@ from benchmarks.common.versions import ROOMS, ask_git, is_shallow, read_version
 from benchmarks.registry import find_room
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
+from longtail.core.plain import parse_yaml, read_text
 
 KNOWN = "known-faults.yaml"
 MOST_KNOWN = 14
@@ -70,7 +69,7 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
 
 def read_known(path: Path) -> Faults:
     """Read the list of known faults, file to reason; empty if there is no such list."""
-    known = dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+    known = dict(parse_yaml(read_text(path), str(path)) or {}) if path.exists() else {}
     if len(known) > MOST_KNOWN:
         raise UserError(
             f"{path} lists {len(known)} faults, and {MOST_KNOWN} are allowed: correct what is new"
@@ -86,6 +85,8 @@ def find_commits_missing(results: Path) -> Faults:
         for commit in _read_commits(path) or {None}:
             if commit is None:
                 faults[_name(path, results)] = "names no commit"
+            elif not isinstance(commit, str):
+                faults[_name(path, results)] = f"names {commit!r} as its commit"
             elif commit.endswith("-dirty"):
                 faults[_name(path, results)] = f"was made with uncommitted changes, {commit}"
             elif not shallow and read_version(commit, ROOMS[-1], results) is None:

@@ -47,7 +47,7 @@ def make_page(name: str, recipes: Path, results: Path) -> str | None:
     if (recipes / name).is_dir():
         kind = DetectionBench if name in BENCHMARKS else ClassifierBench
         return kind.open(name, recipes=recipes, results=results, runs=Path()).page()
-    if name not in WRITERS:
+    if name not in WRITERS or not (results / name).is_dir():
         return None
     with TemporaryDirectory() as folder:  # a writer writes beside the files that it reads
         shutil.copytree(results / name, Path(folder) / name)

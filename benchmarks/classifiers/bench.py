@@ -8,12 +8,11 @@ import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.classifiers import paper_tables, pricing
 from benchmarks.classifiers.recipes import ClassifierRecipe, check_same_recipe
 from benchmarks.common.recipes import RecipeBench, read_about, recipe_paths, result_path
-from benchmarks.common.result_files import read_all
 from benchmarks.registry import RESULTS
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
@@ -57,6 +56,17 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             name, tuple(read), results / name, runs / name, read_about(recipes / name)
         )
 
+    figures: ClassVar[Mapping[str, Any]] = {
+        **{"git": Any, "ratio": Any, "alpha": Any, "images_per_second": Any},
+        **{"device": str, "subset_sha256": str, "counts": list[int]},
+        **dict.fromkeys(tables.SPLITS, float | None),
+    }
+
+    def identity(self, recipe: ClassifierRecipe) -> Mapping[str, Any]:
+        """Return the types of the fields by which a result is known as that of `recipe`."""
+        fields = dict.fromkeys(recipe_fields(recipe.config), Any)
+        return {**fields, "method": str, "alpha_rule": str | None, "train": dict[str, Any]}
+
     def find_changes(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
         """Return the fields of the result `found` that differ from the present `recipe`."""
         return recipe.find_changes(found)
@@ -86,10 +96,13 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for job in jobs:
             check_same_recipe(job)
-        if there := [job.run for job in jobs if job.run.finished]:
-            print(f"{count_noun(len(there), 'result')} taken from finished runs in {self.runs}")
-        for run in there:
+        if finished := [job.run for job in jobs if job.run.finished]:
+            print(f"copied {count_noun(len(finished), 'result')} of finished runs in {self.runs}")
+        for run in finished:
             self._copy_result(run, targets[run], shards)
+        for run in targets.keys() - set(finished) if self.shared_device else ():
+            _name_sharing(run).parent.mkdir(parents=True, exist_ok=True)
+            _name_sharing(run).touch()
         run_jobs(
             jobs,
             on_data=self._check_data,
@@ -102,12 +115,17 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def _copy_result(self, run: Run, path: Path, shards: int) -> None:
         """Copy the result of a finished run to `path`, with what its rate depends on.
 
-        `compiled` comes from the run. `shared_device`, and `shards` if above one, describe the
-        present command; another row of the training may know that an earlier one shared its device.
+        `compiled` comes from the run, `shards`, if above one, from the present command, and
+        `shared_device` from another row of the training or, without any, from its commands.
         """
         content = {"compiled": run.config.machine.compile, **run.result}
-        rows = [r for r in read_all(path.parent) if r.get("training_id") == content["training_id"]]
-        content["shared_device"] = self.shared_device or any(r.get("shared_device") for r in rows)
+        cell = [recipe for recipe in self.recipes if self.results / recipe.cell == path.parent]
+        rows = [row for recipe in cell for row in self.read_results(recipe)]
+        own = content.get("training_id")
+        known = [
+            r["shared_device"] for r in rows if "shared_device" in r and r["training_id"] == own
+        ]
+        content["shared_device"] = any(known) if own and known else _name_sharing(run).exists()
         if shards > 1:
             content["shards"] = shards
         with replace_atomically(path) as temporary:
@@ -252,3 +270,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         except DamageError:  # whoever trains it reports the damage
             return 0
         return int(saved["epoch"]) if saved else 0
+
+
+def _name_sharing(run: Run) -> Path:
+    """Name the file whose presence says that a command with --shared-device trained the run."""
+    return run.folder.with_name(f"{run.folder.name}.shared-device")

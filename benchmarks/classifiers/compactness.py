@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.classifiers.recipes import ClassifierRecipe
-from benchmarks.common.data_folder import check_data
+from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.recipes import result_path, select_recipes
 from benchmarks.common.result_files import read_all, read_result, write_json, write_page
 from benchmarks.common.versions import Version
@@ -59,11 +59,12 @@ def run_command(command: "BenchCommand") -> None:
     for recipe, seed in missing:
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
     print(describe_work(bench, wanted))
+    names = [recipe.config.data for recipe, _ in missing]
     if command.dry_run:
-        for line in bench.describe_refusal(missing):
+        for line in [*bench.describe_refusal(missing), *list_missing(names, command.root)]:
             print(line)
         return
-    check_data((recipe.config.data for recipe, _ in missing), command.root)
+    check_data(names, command.root)
     with Console() as console:
         measured = bench_compactness(
             bench, wanted, root=command.root, machine=command.machine, progress=console
@@ -93,10 +94,10 @@ def bench_compactness(
     missing = select_missing(bench, wanted)
     for pair in wanted:
         if pair not in missing:
-            bench.read(result_path(folder, *pair), pair[0])
+            bench.read_own(result_path(folder, *pair), pair[0])
     jobs = [bench.job(recipe, seed, root, machine) for recipe, seed in missing]
     if missing:
-        bench.prepare_runs()
+        replace(bench, results=folder).prepare_runs()
         run_jobs(jobs, resume=True, progress=progress)
     for job, pair in zip(jobs, missing, strict=True):
         write_json(result_path(folder, *pair), measure(job.run))

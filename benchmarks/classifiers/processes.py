@@ -86,14 +86,10 @@ def run_in_processes(
         workers = []
         for rank, share in enumerate(shares):
             log = bench.runs / f"process-{rank}.log"
-            words = (bench, share, root, machine, len(shares), log, stopping)
-            workers.append(Worker(rank, share, log, context.Process(target=_work, args=words)))
+            arguments = (bench, share, root, machine, len(shares), log, stopping)
+            workers.append(Worker(rank, share, log, context.Process(target=_work, args=arguments)))
         print(f"progress is in {', '.join(str(worker.log) for worker in workers)}", flush=True)
-        try:
-            _run(bench, workers, stopping)
-        except KeyboardInterrupt as interrupt:
-            interrupt.args = ("run the same command to continue",)
-            raise
+        _run(bench, workers, stopping)
 
 
 @contextmanager

@@ -29,6 +29,15 @@ def check_data(names: Iterable[str], root: Path | None) -> None:
             _check_packed(name, PACKED[name], folder)
 
 
+def list_missing(names: Iterable[str], root: Path | None) -> list[str]:
+    """List the reason why `check_data` would refuse `names`, if there is one, for a dry run."""
+    try:
+        check_data(names, root)
+    except UserError as error:
+        return [f"the run would be refused now: {error}"]
+    return []
+
+
 def _check_packed(name: str, entry: PackedSet, root: Path | None) -> None:
     place = find_folder(name, root)
     if place is None:

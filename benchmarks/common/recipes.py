@@ -5,9 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
-
-import yaml
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from benchmarks.common.result_files import OPENING, REPAIR, check_page, read_result
 from benchmarks.common.versions import PACKAGE, Version, ask_git
@@ -16,6 +14,7 @@ from longtail.core.environment import commit
 from longtail.core.errors import UserError, suggest
 from longtail.core.files import replace_atomically
 from longtail.core.options import Settings, convert
+from longtail.core.plain import check_fields, parse_yaml, read_text
 
 
 class AnyRecipe(Protocol):
@@ -48,7 +47,7 @@ def recipe_paths(folder: Path) -> list[Path]:
 def read_about(folder: Path) -> str:
     """Read the introduction in about.md under `folder`; empty if there is none."""
     path = folder / "about.md"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return read_text(path) if path.exists() else ""
 
 
 def read_recipe(
@@ -62,13 +61,13 @@ def read_recipe(
         check: checks and completes the options.
         seeds: number of seeds if the recipe has no such key.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     config = kind.from_yaml(text, str(path))
     try:
         config = check(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    beside = yaml.safe_load(text)
+    beside = parse_yaml(text, str(path))
     seeds = convert(beside.get("seeds", seeds), int, f"{path}: seeds")
     if seeds < 1:
         raise UserError(f"{path}: seeds {seeds}: must be at least 1")
@@ -119,6 +118,12 @@ class RecipeBench(ABC, Generic[R]):
     """Introduction of its page."""
     version: Version | None = None
     """Code that must have made a result; None if any may have."""
+    figures: ClassVar[Mapping[str, Any]]
+    """Fields that tables and prices read of every result, with their types."""
+
+    @abstractmethod
+    def identity(self, recipe: R) -> Mapping[str, Any]:
+        """Return the types of the fields by which a result is known as that of `recipe`."""
 
     @abstractmethod
     def find_changes(self, recipe: R, found: Mapping[str, Any]) -> list[str]:
@@ -153,7 +158,7 @@ class RecipeBench(ABC, Generic[R]):
         """Raise if results cannot be written; with `--again`, if there are uncommitted changes."""
         check_writable(self.results, "--results")
         check_writable(self.runs, "--runs")
-        check_page(self.results.with_suffix(".md"))
+        check_page(self._page)
         if self.version is None:
             return
         if (commit() or "-dirty").endswith("-dirty"):
@@ -166,10 +171,7 @@ class RecipeBench(ABC, Generic[R]):
             raise UserError(f"--again makes results of committed recipes, and these are new: {new}")
 
     def prepare_runs(self) -> None:
-        """Refuse what `check_places` does; before running again, delete finished runs of others.
-
-        These are of other code.
-        """
+        """Check the places; with `--again`, delete finished runs of other code."""
         self.check_places()
         if self.version is None:
             return
@@ -258,18 +260,26 @@ class RecipeBench(ABC, Generic[R]):
             )
 
     def read(self, path: Path, recipe: R) -> dict[str, Any]:
-        """Read the result in `path`; raise if `recipe` did not make it."""
+        """Read the result in `path`; raise if `recipe` did not make it, or if it lacks figures."""
+        found = self.read_own(path, recipe)
+        check_fields(found, self.figures, str(path), REPAIR)
+        return found
+
+    def read_own(self, path: Path, recipe: R) -> dict[str, Any]:
+        """Read what was measured of `recipe` in `path`; raise if it was another recipe."""
         found = read_result(path)
-        try:
-            changes = self.find_changes(recipe, found)
-        except (KeyError, TypeError, AttributeError):  # keys are missing, or have other types
-            raise UserError(f"{path} is not the result of a training. {REPAIR}") from None
-        if changes:
+        check_fields(found, self.identity(recipe), str(path), REPAIR)
+        if changes := self.find_changes(recipe, found):
             raise UserError(
                 f"{path} was made by another recipe than the present {recipe.path} (they differ in "
                 f"{' and '.join(sorted(changes))}): delete it, or restore the recipe"
             )
         return found
+
+    @property
+    def _page(self) -> Path:
+        """RESULTS/NAME.md; a name may have dots."""
+        return self.results.with_name(f"{self.results.name}.md")
 
     def page(self) -> str:
         """Return the content of RESULTS/NAME.md."""
@@ -278,8 +288,7 @@ class RecipeBench(ABC, Generic[R]):
 
     def write_page(self) -> Path:
         """Write RESULTS/NAME.md."""
-        out = self.results.with_suffix(".md")
-        check_page(out)
-        with replace_atomically(out) as path:
+        check_page(self._page)
+        with replace_atomically(self._page) as path:
             path.write_text(self.page(), encoding="utf-8")
-        return out
+        return self._page

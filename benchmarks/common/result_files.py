@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from longtail.core.errors import UserError
 from longtail.core.files import check_own, replace_atomically
-from longtail.core.plain import check_fields, read_json
+from longtail.core.plain import check_fields, read_json, read_text
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 
@@ -21,6 +21,8 @@ CURVES = ".metrics.jsonl"
 """End of the name of a file with the losses of a training, beside its result."""
 REPAIR = "Restore it, or delete it and run the benchmark again"
 """The way out where a result file is damaged."""
+REPAIR_LINE = "restore it, or delete the line and run the benchmark again"
+"""The way out where a line of a result file is damaged."""
 OPENING = "# {0}\n\nMade by `python -m benchmarks {0}`."
 """How the page of a benchmark begins."""
 
@@ -47,6 +49,15 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         )
 
 
+def check_device(path: Path, device: str) -> None:
+    """Refuse to replace a measurement of another device, before anything is measured."""
+    known = read_result(path).get("device", device) if path.exists() else device
+    if known != device:
+        raise UserError(
+            f"{path} was measured on {known}, and this device is {device}: pass another --results"
+        )
+
+
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append `line` in one write, so that processes can share the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,22 +68,29 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
         file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
 
 
-def read_lines(*places: Path) -> list[dict[str, Any]]:
-    """Read the lines of JSON of files, and of the .jsonl files of folders.
+def read_lines(*places: Path, skip_cut: bool = True) -> list[dict[str, Any]]:
+    """Read the JSON objects in the lines of files, and of the .jsonl files of folders.
 
-    Skips objects that a killed process cut short, and refuses anything else that is not JSON.
+    Args:
+        places: files and folders; a file may not exist yet.
+        skip_cut: skip objects that a killed process cut short, whose training is repeated.
+
+    Raises:
+        UserError: if any other line is not an object.
     """
     found = (place.glob("*.jsonl") if place.is_dir() else [place] for place in places)
-    lines = []
+    lines: list[dict[str, Any]] = []
     for path in sorted({path for paths in found for path in paths if path.exists()}):
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, text in enumerate(read_text(path).splitlines(), 1):
+            source = f"{path}, line {number},"
             try:
-                lines.append(json.loads(text))
+                line = json.loads(text or "{}")
             except ValueError:
-                if text and not text.startswith("{"):
-                    raise UserError(
-                        f"{path}, line {number}, is not JSON: restore it, or delete the line"
-                    ) from None
+                if skip_cut and text.startswith("{"):
+                    continue
+                raise UserError(f"{source} is not whole JSON: {REPAIR_LINE}") from None
+            check_fields(line, {}, source, REPAIR_LINE)
+            lines += [line] if text else []
     return lines
 
 
@@ -104,13 +122,14 @@ def _find_result(curves: Path) -> Path:
 def read_results(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Read a JSON file as one line, and a file of JSON lines line by line."""
     if path.suffix == ".jsonl":
-        return tuple(read_lines(path))
+        return tuple(read_lines(path, skip_cut=False))
     return (read_result(path),)
 
 
 def check_page(page: Path) -> None:
     """Raise if a benchmark would replace a page that it did not write."""
-    check_own(page, re.escape(OPENING.format(page.stem)).encode(), "python -m benchmarks")
+    mark = rf"\A{re.escape(OPENING.format(page.stem))}"
+    check_own(page, mark.encode(), "python -m benchmarks")
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:

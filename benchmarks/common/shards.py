@@ -13,13 +13,13 @@ T = TypeVar("T")
 def take_shard(units: Sequence[T], shard: str) -> list[T]:
     """Return the units of a shard, as 0/6 is the first of six."""
     part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+    if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
         raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
     return list(units[int(part) :: int(parts)])
 
 
 def describe_trainings(number: int, out: Path) -> str:
-    """Describe the missing trainings of a benchmark whose lines OUT holds."""
+    """Describe the missing trainings of a benchmark that appends its lines to `out`."""
     if not number:
-        return f"nothing to do: all lines of this shard are in {out}"
+        return f"nothing to do: {out}, or the folder of the results, has all lines of this shard"
     return f"{count_noun(number, 'training')} to do, no price"

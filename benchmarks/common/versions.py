@@ -52,7 +52,8 @@ class Version:
 
     def made(self, path: Path) -> bool:
         """Return whether a clean commit of this version made the result in `path`."""
-        commit = read_json(path).get("git") or "-dirty"
+        tree = read_json(path)
+        commit = str((tree if isinstance(tree, dict) else {}).get("git") or "-dirty")
         clean = not commit.endswith("-dirty")
         return clean and read_version(commit, self.room) == self.sha256
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.common.recipes import (
     RecipeBench,
@@ -85,6 +85,15 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         read.sort(key=DetectionRecipe.order)
         _check_shared(read)
         return DetectionBench(name, tuple(read), results / name, runs / name, read_about(folder))
+
+    figures: ClassVar[Mapping[str, Any]] = {
+        **{"ap": dict[str, Any], "recipe_id": str, "seconds": float, "git": Any},
+        **{"subset_sha256": str, "device": str},
+    }
+
+    def identity(self, recipe: DetectionRecipe) -> Mapping[str, Any]:
+        """Return the types of the fields by which a result is known as that of `recipe`."""
+        return dict.fromkeys(recipe_fields_of(recipe.config), Any)
 
     def find_changes(self, recipe: DetectionRecipe, found: Mapping[str, Any]) -> list[str]:
         """Return the fields of the result `found` that differ from the present `recipe`."""

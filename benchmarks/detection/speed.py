@@ -19,7 +19,7 @@ from lightning.fabric import Fabric
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.common.result_files import read_all, write_json, write_page
+from benchmarks.common.result_files import check_device, read_all, write_json, write_page
 from benchmarks.common.words import select_words
 from benchmarks.detection.parts import ALL, time_parts
 from benchmarks.detection.rival import build_mask_rcnn, split_batch
@@ -122,11 +122,14 @@ def bench_detection_speed(
 ) -> list[dict[str, Any]]:
     """Measure each workload into its own file, RESULTS/detection-speed/NAME.json."""
     fabric = launch(MachineConfig(device=device))
+    about = environment(cuda=fabric.device.type == "cuda")
+    files = [results / NAME / f"{workload.name}.json" for workload in wanted]
+    for file in files:
+        check_device(file, about["device"])
     found = []
-    for workload in wanted:
-        speed = asdict(measure_speed(workload, fabric))
-        found.append({**environment(cuda=fabric.device.type == "cuda"), **speed})
-        write_json(results / NAME / f"{workload.name}.json", found[-1])
+    for workload, file in zip(wanted, files, strict=True):
+        found.append({**about, **asdict(measure_speed(workload, fabric))})
+        write_json(file, found[-1])
     return found
 
 

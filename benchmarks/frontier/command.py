@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from torch import Tensor
 
-from benchmarks.common.data_folder import check_data
+from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, format_spread, read_lines
 from benchmarks.common.shards import describe_trainings, take_shard
 from benchmarks.common.words import select_words
@@ -90,10 +90,12 @@ def run_command(command: "BenchCommand") -> None:
     wanted = select_missing(units, command.shard, read_lines(folder, out))
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
-    print(describe_trainings(len(wanted), folder))
+    print(describe_trainings(len(wanted), out))
+    names = [unit.config.data for unit in wanted]
     if command.dry_run:
+        print(*list_missing(names, command.root), sep="\n", end="")
         return
-    check_data((unit.config.data for unit in wanted), command.root)
+    check_data(names, command.root)
     place, root, machine = command.runs / "frontier", command.root, command.machine
     with Console() as console:
         found = bench_frontier(

@@ -66,7 +66,7 @@ def run_command(command: "BenchCommand") -> None:
     units = select_units(command.seeds or 3, command.only, command.shard, done)
     for unit in units:
         print(f"{unit.trainer}  seed {unit.seed}")
-    print(describe_trainings(len(units), folder))
+    print(describe_trainings(len(units), out))
     if command.dry_run:
         return
     root, machine = command.root, command.machine

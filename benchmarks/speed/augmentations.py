@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.common.data_folder import check_data
-from benchmarks.common.result_files import write_json
+from benchmarks.common.result_files import check_device, write_json
 from benchmarks.common.words import select_words
 from benchmarks.speed.step import measure
 from longtail.cli.output import print_lines
@@ -69,17 +69,21 @@ def run_command(command: "BenchCommand") -> None:
     config = Config.preset("cifar100-lt:100").with_options(backbone="resnet32", method="deconfound")
     config = replace(config, machine=command.machine)
     data = load("cifar100-lt:100", root=command.root)
-    out = command.results / "speed" / "augmentations.json"
+    out = None if command.only else command.results / "speed" / "augmentations.json"
     print_lines(*table(bench_augmentations(config, data, out, command.only)))
+    print(f"written to {out}" if out else "not written: --only measures a part")
 
 
 def bench_augmentations(
-    config: Config, data: Data, out: Path, only: Sequence[str] = (), seconds: float = 0.5
+    config: Config, data: Data, out: Path | None, only: Sequence[str] = (), seconds: float = 0.5
 ) -> list[AugmentationSpeed]:
-    """Measure every way, or those whose name contains a word of `only`; rewrite `out` each time."""
+    """Measure every way, or those whose name contains a word of `only`; rewrite `out`, if given."""
     fabric = launch(config.machine)
     cuda = fabric.device.type == "cuda"
     ways = list(dict.fromkeys([PLAIN, *select_words(WAYS, only)]))
+    about = {**environment(cuda=cuda), "backbone": config.backbone}
+    if out:
+        check_device(out, about["device"])
     found: list[AugmentationSpeed] = []
     for batch, replicas in conditions(cuda):
         best = dict.fromkeys(ways, 0.0)
@@ -94,8 +98,8 @@ def bench_augmentations(
             AugmentationSpeed(way, batch, replicas, rate, rate / best[PLAIN])
             for way, rate in best.items()
         ]
-        about = {**environment(cuda=cuda), "backbone": config.backbone}
-        write_json(out, {**about, "speeds": [asdict(speed) for speed in found]})
+        if out:
+            write_json(out, {**about, "speeds": [asdict(speed) for speed in found]})
     return found
 
 

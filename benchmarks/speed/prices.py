@@ -15,7 +15,7 @@ import torch
 from lightning.fabric import Fabric
 
 from benchmarks.common.data_folder import check_data
-from benchmarks.common.result_files import write_json
+from benchmarks.common.result_files import check_device, write_json
 from benchmarks.speed.step import time_step, wait
 from longtail import methods
 from longtail.cli.output import print_lines
@@ -83,8 +83,10 @@ def run_command(command: "BenchCommand") -> None:
 def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) -> list[Price]:
     """Measure every method on `data`, rewriting `out` after each."""
     fabric = launch(config.machine)
+    measured = environment(cuda=fabric.device.type == "cuda")
+    check_device(out, measured["device"])
     about = {
-        **environment(cuda=fabric.device.type == "cuda"),
+        **measured,
         "data": data.full_name,
         "evaluation": asdict(price_evaluation(config, data, fabric)),
     }

@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from benchmarks.common.data_folder import check_data
-from benchmarks.common.result_files import write_json
+from benchmarks.common.result_files import check_device, write_json
 from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
@@ -166,11 +166,13 @@ def run_command(command: "BenchCommand") -> None:
 def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> list[Speed]:
     """Measure every variant, rewriting `out` after each."""
     cuda = find_accelerator(config.machine) == "cuda"
+    about = environment(cuda=cuda)
+    check_device(out, about["device"])
     found: list[Speed] = []
     for variant, replicas in variants(config, cuda):
         found.append(measure(variant, data, launch(variant.machine), replicas, seconds))
         figures = [asdict(speed) for speed in found]
-        write_json(out, {**environment(cuda=cuda), "speeds": figures})
+        write_json(out, {**about, "speeds": figures})
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.common.data_folder import check_data
+from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, read_lines
 from benchmarks.common.shards import describe_trainings, take_shard
 from benchmarks.common.words import select_words
@@ -148,9 +148,11 @@ def run_command(command: "BenchCommand") -> None:
     for unit in wanted:
         print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
     print(describe_trainings(len(wanted), command.results / NAME))
+    names = [name for unit in wanted for name in unit.set.sources]
     if command.dry_run:
+        print(*list_missing(names, command.root), sep="\n", end="")
         return
-    check_data((name for unit in wanted for name in unit.set.sources), command.root)
+    check_data(names, command.root)
     with Console() as console:
         for _ in bench_trust(wanted, runs=command.runs, results=command.results, progress=console):
             pass

@@ -75,10 +75,13 @@ def test_a_result_names_the_processes_that_shared_the_device(bench, tmp_path):
 
 def test_a_result_says_that_other_commands_shared_the_device(bench, tmp_path):
     path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
-    run(replace(bench, shared_device=True), bench.missing(1))
+    one, two = (bench.missing(1, [word]) for word in ("deconfound.yaml", "deconfound-tde"))
+    run(replace(bench, shared_device=True), one)
     result = json.loads(path.read_text())
     assert result["shared_device"] is True
-    run(bench, bench.missing(2))  # another row of the same training, and another training
+    run(bench, two)  # another row of the same training, which is not repeated
+    run(bench, bench.missing(2, ["deconfound.yaml"]))
+    run(replace(bench, shared_device=True), bench.missing(2))
     shared = {p.stem: json.loads(p.read_text())["shared_device"] for p in path.parent.iterdir()}
     assert shared == {
         **dict.fromkeys(("deconfound-s0", "deconfound-tde-s0"), True),
@@ -89,6 +92,17 @@ def test_a_result_says_that_other_commands_shared_the_device(bench, tmp_path):
     assert "seconds" not in paper_tables.markdown(bench)
     path.write_text(json.dumps({**on_gpu, "shared_device": False}))
     assert "| 20.0 |" in paper_tables.markdown(bench)
+
+
+def test_a_training_that_goes_on_alone_shared_its_device_before(bench, tmp_path, monkeypatch):
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("benchmarks.classifiers.bench.run_jobs", lambda *_, **__: None)  # stopped
+        run(replace(bench, shared_device=True), bench.missing(1))
+    (path.parent / "notes.json").parent.mkdir(parents=True)
+    (path.parent / "notes.json").write_text("{")  # no result
+    run(bench, bench.missing(1))
+    assert json.loads(path.read_text())["shared_device"] is True
 
 
 def test_a_finished_run_whose_result_was_not_kept_is_kept_now(bench, tmp_path):
@@ -519,7 +533,11 @@ def test_a_methods_only_backbone_is_the_one_that_all_files_name(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "not readable JSON"), ("[]", "not a mapping"), ('{"a": 1}', "not the result of a")],
+    [
+        ("{", "not readable JSON"),
+        ("[]", "not a mapping"),
+        ('{"a": 1}', "damaged: its .* is missing"),
+    ],
 )
 def test_a_damaged_result_is_named(content, said, bench, tmp_path):
     path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
@@ -548,10 +566,10 @@ def test_a_page_of_others_is_never_replaced(bench, tmp_path):
 
 def test_results_of_finished_runs_are_announced(bench, tmp_path, capsys):
     run(bench, bench.missing(1))
-    assert "taken from" not in capsys.readouterr().out
+    assert "finished runs" not in capsys.readouterr().out
     elsewhere = replace(bench, results=tmp_path / "elsewhere/toy")
     run(elsewhere, elsewhere.missing(1))
-    assert f"2 results taken from finished runs in {bench.runs}" in capsys.readouterr().out
+    assert f"copied 2 results of finished runs in {bench.runs}" in capsys.readouterr().out
 
 
 def test_a_misspelt_method_is_suggested(bench):

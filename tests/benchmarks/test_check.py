@@ -103,21 +103,19 @@ def test_lines_of_json_have_commits_too(evidence):
         run(evidence)
 
 
-def test_a_line_that_a_killed_process_cut_short_is_skipped(evidence):
+def test_a_line_that_a_killed_process_cut_short_is_lost_evidence_and_is_repeated(evidence):
     path = evidence / "results/lines.jsonl"
     path.write_text('{"git": "abcdef0"}\n{"git": "abc')
-    assert run(evidence) == 0
     result_files.append_line(path, {"git": "abcdef0"})
-    assert run(evidence) == 0
-    path.write_text('{"git": "abc')
-    with pytest.raises(UserError, match="lines.jsonl: names no commit"):
+    assert result_files.read_lines(path) == 2 * [{"git": "abcdef0"}]
+    with pytest.raises(UserError, match="lines.jsonl, line 2, is not whole JSON: .* run the bench"):
         run(evidence)
 
 
 def test_lines_that_no_benchmark_wrote_are_refused(evidence):
     path = evidence / "results/lines.jsonl"
     path.write_text('{"git": "abcdef0"}\n<<<<<<< ours\n{"git": "abcdef0"}\n')
-    with pytest.raises(UserError, match="lines.jsonl, line 2, is not JSON"):
+    with pytest.raises(UserError, match="lines.jsonl, line 2, is not whole JSON"):
         run(evidence)
 
 

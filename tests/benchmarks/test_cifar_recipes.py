@@ -12,7 +12,7 @@ from benchmarks.classifiers import paper_tables, tuning
 from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.command import main
-from benchmarks.common.result_files import write_json
+from benchmarks.common.result_files import read_result, write_json
 from cifar_table import PAIR, RIVALS, SETS
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_the_page_has_all_42_cells_under_both_recipes(tmp_path, monkeypatch):
     for place, values in overall.items():
         for seed, value in enumerate(values):
             write_json(tmp_path / f"{place}-s{seed}.json", {"overall": value, "subset_sha256": "x"})
-    monkeypatch.setattr(ClassifierBench, "find_changes", lambda *_: [])
+    monkeypatch.setattr(ClassifierBench, "read", lambda bench, path, recipe: read_result(path))
     folders = {"recipes": ROOT / "recipes", "results": tmp_path, "runs": tmp_path}
     for name in ("cifar-lt", "cifar-lt-subsets"):
         assert paper_tables.compare_recipes(ClassifierBench.open(name, **folders)) == ""
@@ -119,7 +119,7 @@ def test_the_tuning_writes_the_recipe_of_each_cell_that_is_complete(tmp_path, mo
     for path in (recipes / "cifar-lt-published").rglob(f"{CHOSEN}.yaml"):
         path.unlink()
     cells = {SETS[0]: (30.0, 50.0, 40.0, 50.0), SETS[3]: (20.0, 20.0, 10.0), SETS[4]: (1, 2, 3, 4)}
-    monkeypatch.setattr(ClassifierBench, "find_changes", lambda *_: [])
+    monkeypatch.setattr(ClassifierBench, "read", lambda bench, path, recipe: read_result(path))
     some = ROOT / "results/cifar-lt/cifar10-lt-100/resnet32-dual/class-balanced-s0.json"
     result = json.loads(some.read_text())
     for data, means in cells.items():

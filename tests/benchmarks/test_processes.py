@@ -129,7 +129,7 @@ def test_an_interrupt_lets_the_processes_save(tmp_path, fork, number, capsys):
     fork(work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes.connection, "wait", interrupt)
-        with pytest.raises(KeyboardInterrupt, match="run the same command to continue"):
+        with pytest.raises(KeyboardInterrupt):
             run_two(tmp_path)
     assert [log.read_text() for log in logs] == ["saved", "saved"]
     shown = capsys.readouterr().out

@@ -94,8 +94,12 @@ def test_a_file_without_a_whole_line_is_not_on_the_page(tmp_path):
 
 def test_a_dry_run_lists_the_work(capsys, tmp_path):
     words = ["trust", "--dry-run", "--only", "cifar", "--seeds", "2", "--shard", "0/3"]
-    bench_command([*words, "--results", str(tmp_path)])
-    assert capsys.readouterr().out.splitlines() == [
+    bench_command([*words, "--results", str(tmp_path), "--root", str(tmp_path)])
+    *lines, refusal = capsys.readouterr().out.splitlines()
+    assert refusal.startswith(
+        "the run would be refused now: cifar100-lt was not found: there is no"
+    )
+    assert lines == [
         "cifar100-lt-100  baseline  seed 0",
         "cifar100-lt-100  extend  seed 0",
         "cifar100-lt-100  balanced-softmax  seed 1",
