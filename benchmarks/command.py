@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from benchmarks.common.data_folder import check_data, check_root, list_missing
+from benchmarks.common.result_files import check_page
 from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
+from longtail.cli.arguments import check_writable
 from longtail.cli.failures import user_errors
 from longtail.cli.output import is_first_process
 from longtail.cli.parser import HELP_WORDS, parse_alone
@@ -113,6 +115,7 @@ class BenchCommand:
         check_options(self)
         check_root(self.root)
         if self.name in BENCHMARKS:
+            self._check_outputs()
             return BENCHMARKS[self.name].run(self)
         known = {folder.name for folder in self.recipes.glob("*/")}
         if known and self.name not in known:
@@ -147,6 +150,15 @@ class BenchCommand:
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
+
+    def _check_outputs(self) -> None:
+        """Refuse places where the results cannot be written, and another program's page."""
+        if self.dry_run or self.name == "check":
+            return
+        check_writable(self.results / self.name, "--results")
+        check_page(self.results / f"{self.name}.md")
+        if self.out:
+            check_writable(self.out, is_file=True)
 
     def _run_recipes(
         self,

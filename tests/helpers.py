@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -126,11 +125,6 @@ def count_errors(
     squares = sum((len(row) - 1) * variance(row) for row in several)
     deviation = math.sqrt(squares / sum(len(row) - 1 for row in several))
     return (mean(theirs) - mean(ours)) / (deviation * math.sqrt(1 / len(theirs) + 1 / len(ours)))
-
-
-def numbers_in(text: str) -> set[str]:
-    """The numbers of a page as it shows them, without their signs."""
-    return set(re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text))
 
 
 @contextmanager

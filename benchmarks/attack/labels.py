@@ -1,4 +1,4 @@
-"""Inputs with several labels per image, written from a grammar as those of `grammar`."""
+"""Inputs with several labels per image, written from a grammar as in `attack/grammar.py`."""
 
 import io
 import json

@@ -246,4 +246,4 @@ READERS = (
     Reader("weights .pth", "weights.pth", _read_weights, _pickled),
     Reader("weights .safetensors", "weights.safetensors", _read_weights, _tensors),
 )
-"""Readers of what users bring; `runs` has those of what longtail wrote."""
+"""Readers of what users bring; `attack/runs.py` has those of what longtail wrote."""

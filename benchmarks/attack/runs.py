@@ -1,4 +1,4 @@
-"""Files that longtail wrote, run folders and exports, to be fuzzed as `readers` does.
+"""Files that longtail wrote, run folders and exports, to be fuzzed as in `attack/readers.py`.
 
 A small classifier is trained once; each process works on its own copy.
 """

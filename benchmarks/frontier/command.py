@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from torch import Tensor
 
 from benchmarks.common.data_folder import check_data, list_missing
@@ -23,6 +22,7 @@ from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
 from longtail.core.console import Console
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.plain import check_fields, parse_yaml, read_text
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation.accuracy import accuracy, score
@@ -93,7 +93,8 @@ def run_command(command: "BenchCommand") -> None:
     print(describe_trainings(len(wanted), out))
     names = [unit.config.data for unit in wanted]
     if command.dry_run:
-        print(*list_missing(names, command.root), sep="\n", end="")
+        for line in list_missing(names, command.root):
+            print(line)
         return
     check_data(names, command.root)
     place, root, machine = command.runs / "frontier", command.root, command.machine
@@ -119,8 +120,12 @@ def read_units(
     if not path.is_file():
         known = [file.stem for file in FOLDER.glob("*.yaml")]
         raise unknown_error("set of variants", name, known, f"they are {', '.join(sorted(known))}")
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree = parse_yaml(read_text(path), str(path))
+    kinds = {"variants": dict[str, dict[str, Any] | None]}
+    check_fields(tree, kinds, str(path), "It needs options by the name of each variant")
     tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
+    kinds = {"data": str, "recipe": str, "seeds": int, "options": dict[str, Any]}
+    check_fields(tree, kinds, str(path), "See benchmarks/frontier/variants for examples")
     units = []
     variants = select_words(tree["variants"], only)
     for seed in range(seeds or tree["seeds"]):

@@ -24,6 +24,7 @@ from benchmarks.trust.new_classes import measure_extension
 from longtail.core.config import Config, DataConfig, MachineConfig
 from longtail.core.console import Console
 from longtail.core.environment import commit
+from longtail.core.plain import read_text
 from longtail.data.base import Data
 from longtail.data.load import load
 from longtail.evaluation.result import round_floats
@@ -124,7 +125,7 @@ def list_sets(
     """
     folder = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0"
     recipe = folder / "baseline+frozen.yaml"
-    plants = Config.from_yaml(recipe.read_text(encoding="utf-8"), str(recipe))
+    plants = Config.from_yaml(read_text(recipe), str(recipe))
     cifar = Config.preset("cifar100-lt:100").with_options(val_fraction=HELD_OUT)
     if root is not None:
         plants, cifar = (config.with_options(root=root) for config in (plants, cifar))
@@ -150,7 +151,8 @@ def run_command(command: "BenchCommand") -> None:
     print(describe_trainings(len(wanted), command.results / NAME))
     names = [name for unit in wanted for name in unit.set.sources]
     if command.dry_run:
-        print(*list_missing(names, command.root), sep="\n", end="")
+        for line in list_missing(names, command.root):
+            print(line)
         return
     check_data(names, command.root)
     with Console() as console:

@@ -1,6 +1,7 @@
 """A benchmark runs what is missing, keeps each result, and makes its table from the files."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -536,7 +537,7 @@ def test_a_methods_only_backbone_is_the_one_that_all_files_name(tmp_path):
     [
         ("{", "not readable JSON"),
         ("[]", "not a mapping"),
-        ('{"a": 1}', "damaged: its .* is missing"),
+        ('{"a": 1}', "its .* is missing"),
     ],
 )
 def test_a_damaged_result_is_named(content, said, bench, tmp_path):
@@ -545,6 +546,14 @@ def test_a_damaged_result_is_named(content, said, bench, tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=f"deconfound-s0.json is .*{said}.* Restore it, or delete"):
         bench.missing(1)
+
+
+def test_the_name_of_a_benchmark_may_have_dots(bench, tmp_path):
+    shutil.copytree(tmp_path / "recipes/toy", tmp_path / "recipes/toy-0.5")
+    folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    dotted = ClassifierBench.open("toy-0.5", **folders)
+    for _ in range(2):  # the second replaces the page of the first
+        assert dotted.write_page() == tmp_path / "results/toy-0.5.md"
 
 
 def test_a_page_of_others_is_never_replaced(bench, tmp_path):

@@ -1,5 +1,6 @@
 """The command refuses what it would ignore or could not do, before it writes anything."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from benchmarks.audit import speed as audit_speed
 from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.command import BenchCommand, main, parse
 from benchmarks.common.data_folder import check_data
+from benchmarks.common.result_files import check_device, write_json
+from benchmarks.common.shards import take_shard
 from benchmarks.common.words import select_words
+from benchmarks.frontier import command as frontier
 from benchmarks.registry import BENCHMARKS, OPTIONS
 from benchmarks.speed import serving, throughput
 from longtail.core.config import MachineConfig
@@ -229,12 +233,75 @@ def test_a_result_says_whether_the_model_was_compiled(compiled, toy, monkeypatch
 
 
 @pytest.mark.parametrize(("interrupt", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
-def test_an_interrupted_benchmark_says_how_to_go_on(interrupt, code, monkeypatch, capsys):
+@pytest.mark.parametrize(("name", "what"), [("letters-lt", "continue"), ("cost", "start anew")])
+def test_an_interrupted_benchmark_says_how_to_go_on(
+    interrupt, code, name, what, monkeypatch, capsys
+):
     def stop(command):
-        raise interrupt
+        raise interrupt("continue with: longtail train --resume --out runs/letters-lt")
 
     monkeypatch.setattr(BenchCommand, "run", stop)
     with pytest.raises(SystemExit) as stopped:
-        main(["letters-lt"])
+        main([name])
     assert stopped.value.code == code
-    assert "interrupted; run the same command to continue" in capsys.readouterr().err
+    assert f"interrupted; run the same command to {what}\n" in capsys.readouterr().err
+
+
+def test_a_home_folder_may_be_any_place(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = [f"--{name}=~/{name}" for name in ("root", "recipes", "results", "runs", "out")]
+    command = parse(["frontier", *words])
+    places = {
+        name: getattr(command, name) for name in ("root", "recipes", "results", "runs", "out")
+    }
+    assert places == {name: tmp_path / name for name in places}
+
+
+def test_outputs_are_checked_before_any_work(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    page, file = tmp_path / "results/frontier.md", tmp_path / "file"
+    page.parent.mkdir()
+    page.write_text("My thesis quotes:\n# frontier\n\nMade by `python -m benchmarks frontier`.")
+    file.touch()
+    for words, said in (
+        (["--results", "results"], "frontier.md was not written by python -m benchmarks"),
+        (["--results", "file"], "file/frontier cannot be written: .*file is a file"),
+        (["--out", "file/x"], "file/x cannot be written: .*file is a file. Pass another --out"),
+    ):
+        if "--out" in words:
+            page.unlink()
+        with pytest.raises(SystemExit):
+            main(["frontier", *words])
+        assert re.search(said, capsys.readouterr().err.replace("\n", " "))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "it is not a mapping. It needs options by the name of each variant"),
+        ("seeds: 2", "its variants is missing"),
+        ("variants: {a: }\nseeds: two", "its seeds is 'two'"),
+        ("variants: [", "is not readable YAML"),
+    ],
+)
+def test_a_bad_set_of_variants_is_named(text, said, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=f"mine.yaml is .*{re.escape(said)}"):
+        frontier.read_units(str(path), seeds=None, held_out=False, only=())
+
+
+def test_a_measurement_of_another_device_is_kept(tmp_path):
+    path = tmp_path / "speed.json"
+    check_device(path, "a CPU")
+    write_json(path, {"device": "a CPU"})
+    check_device(path, "a CPU")
+    write_json(path, {"device": "NVIDIA H200"})
+    with pytest.raises(UserError, match="was measured on NVIDIA H200, and this device is a CPU: "):
+        check_device(path, "a CPU")
+
+
+@pytest.mark.parametrize("shard", ["²/³", "1/1", "a/b", "1"])
+def test_a_bad_shard_is_refused(shard):
+    with pytest.raises(UserError, match="takes PART/PARTS with PART from 0, such as 0/6"):
+        take_shard([1, 2], shard)
