@@ -121,7 +121,7 @@ def read_units(
         known = [file.stem for file in FOLDER.glob("*.yaml")]
         raise unknown_error("set of variants", name, known, f"they are {', '.join(sorted(known))}")
     tree = parse_yaml(read_text(path), str(path))
-    kinds = {"variants": dict[str, dict[str, Any] | None]}
+    kinds: dict[str, Any] = {"variants": dict[str, dict[str, Any] | None]}
     check_fields(tree, kinds, str(path), "It needs options by the name of each variant")
     tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
     kinds = {"data": str, "recipe": str, "seeds": int, "options": dict[str, Any]}

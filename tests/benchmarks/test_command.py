@@ -249,12 +249,9 @@ def test_an_interrupted_benchmark_says_how_to_go_on(
 
 def test_a_home_folder_may_be_any_place(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    words = [f"--{name}=~/{name}" for name in ("root", "recipes", "results", "runs", "out")]
-    command = parse(["frontier", *words])
-    places = {
-        name: getattr(command, name) for name in ("root", "recipes", "results", "runs", "out")
-    }
-    assert places == {name: tmp_path / name for name in places}
+    names = ("root", "recipes", "results", "runs", "out")
+    command = parse(["frontier", *(f"--{name}=~/{name}" for name in names)])
+    assert [getattr(command, name) for name in names] == [tmp_path / name for name in names]
 
 
 def test_outputs_are_checked_before_any_work(monkeypatch, tmp_path, capsys):
@@ -281,7 +278,7 @@ def test_outputs_are_checked_before_any_work(monkeypatch, tmp_path, capsys):
         ("[1]", "it is not a mapping. It needs options by the name of each variant"),
         ("seeds: 2", "its variants is missing"),
         ("variants: {a: }\nseeds: two", "its seeds is 'two'"),
-        ("variants: [", "is not readable YAML"),
+        ("variants: [", "not readable YAML"),
     ],
 )
 def test_a_bad_set_of_variants_is_named(text, said, tmp_path):
