@@ -19,15 +19,11 @@ from benchmarks.common.recipes import (
     result_path,
     select_recipes,
 )
-from benchmarks.common.result_files import read_all, read_result
+from benchmarks.common.result_files import read_result
 from benchmarks.common.shards import take_shard
 from benchmarks.detection import lvis_step
-from benchmarks.detection.details import (
-    list_speeds,
-    make_tables,
-    measure_details,
-    price_training,
-)
+from benchmarks.detection.details import make_tables, measure_details
+from benchmarks.detection.pricing import list_speeds, list_steps, price_lvis, price_training
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert, differences
@@ -44,9 +40,6 @@ from longtail.detection.train import fit
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 from longtail.training.loop import Progress
-
-LVIS_IMAGES = {"lvis-v0.5": 57_263, "lvis-v1": lvis_step.IMAGES}
-"""Training images of LVIS, with those that have no annotation."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +167,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         """List the finished trainings, or the speeds and steps, that give the price of `wanted`."""
         if self._add_wall_seconds(wanted) is None:
             first, folder = self._list_first(wanted), self.results.parent
-            return [m for c in first for m in list_speeds(c, folder) or _list_steps(c, folder)]
+            return [m for c in first for m in list_speeds(c, folder) or list_steps(c, folder)]
         folders = {recipe.place.parent for recipe, _ in wanted}
         alike = [recipe for recipe in self.recipes if recipe.place.parent in folders]
         return [result for recipe in alike for result in self.read_results(recipe)]
@@ -238,23 +231,6 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         rows = [(r.place.name, self.read_results(r)) for r in self.recipes]
         cells = (_cells(r, found) for r, (_, found) in zip(self.recipes, rows, strict=True))
         return "\n".join([tables.markdown(header, cells), *make_tables(rows)])
-
-
-def price_lvis(config: DetectionConfig, results: Path) -> float | None:
-    """Estimate the seconds of a training on LVIS on one device, without its evaluation.
-
-    The estimate takes the slowest of `_list_steps`, with reading; None without any.
-    """
-    rates = [step["fed_seconds"] / step["batch"] for step in _list_steps(config, results)]
-    return config.train.epochs * LVIS_IMAGES[config.data] * max(rates) if rates else None
-
-
-def _list_steps(config: DetectionConfig, results: Path) -> list[dict[str, Any]]:
-    """List what RESULTS/lvis-step measured with the same backbone and image size as on LVIS."""
-    if config.data not in LVIS_IMAGES:
-        return []
-    network, found = (config.backbone, config.model.image_size), read_all(results / lvis_step.NAME)
-    return [step for step in found if (step["backbone"], step["image_size"]) == network]
 
 
 def _check(config: DetectionConfig) -> DetectionConfig:

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result_files import format_spread, read_all
+from benchmarks.common.result_files import format_spread
 from longtail.core.names import count_noun
 from longtail.detection.config import DetectionConfig, InferenceConfig
 from longtail.detection.cosines import COSINE_IMAGES
 from longtail.detection.data.dataset import COMMON_MOST, RARE_MOST
-from longtail.detection.data.shapes.recipes import RECIPES
 from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import FIGURES
 from longtail.evaluation import tables
@@ -137,21 +135,3 @@ def _average_group(result: Mapping[str, Any], place: int) -> float | None:
     counts = enumerate(result["counts"])
     own = [i for i, n in counts if (n <= COMMON_MOST) + (n <= RARE_MOST) == place]
     return _average(result["class_cos"], own)
-
-
-def price_training(config: DetectionConfig, results: Path) -> float | None:
-    """Estimate the seconds of a training on a generated set, without its evaluation.
-
-    The estimate takes the slowest of `list_speeds`; None without one.
-    """
-    rates = [speed["training"]["ours"] for speed in list_speeds(config, results)]
-    return config.train.epochs * RECIPES[config.data]().train / min(rates) if rates else None
-
-
-def list_speeds(config: DetectionConfig, results: Path) -> list[dict[str, Any]]:
-    """List what RESULTS/detection-speed measured with the backbone and image size of a set."""
-    if config.data not in RECIPES:
-        return []
-    network = config.backbone, config.model.image_size
-    found = read_all(results / "detection-speed")
-    return [speed for speed in found if (speed["backbone"], speed["image_size"]) == network]

@@ -13,6 +13,7 @@ from benchmarks.common.recipes import result_path
 from benchmarks.common.result_files import write_json
 from benchmarks.common.versions import Version
 from benchmarks.detection import details as detection_details
+from benchmarks.detection import pricing
 from benchmarks.detection.bench import DetectionBench, DetectionRecipe
 from benchmarks.detection.speed import AGAIN, TDE
 from git_answers import replace_git
@@ -167,11 +168,11 @@ def test_an_interrupted_evaluation_goes_on_with_the_rows_that_are_left(
 
 def test_a_training_without_results_is_priced_by_its_speed(tmp_path):
     config = DetectionConfig.preset("shapes-lvis-1k")
-    assert detection_details.price_training(config, tmp_path) is None
+    assert pricing.price_training(config, tmp_path) is None
     speed = {"backbone": "resnet18", "image_size": 160, "training": {"ours": 400.0}}
     write_json(tmp_path / "detection-speed" / "x.json", speed)
-    assert detection_details.price_training(config, tmp_path) == 12 * 12_000 / 400
-    assert detection_details.price_training(DetectionConfig.preset("x"), tmp_path) is None
+    assert pricing.price_training(config, tmp_path) == 12 * 12_000 / 400
+    assert pricing.price_training(DetectionConfig.preset("x"), tmp_path) is None
 
 
 def test_lvis_is_priced_by_its_steps(tmp_path):

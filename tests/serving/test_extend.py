@@ -283,7 +283,7 @@ def test_photographs_that_are_not_recognised_are_warned_about(models, caplog):
     ("classes", "message"),
     [
         (["okapi"], "by its name: {name: photographs}"),
-        ({"okapi": "photos/okapi"}, "class 'okapi' has one path, photos/okapi"),
+        ({"okapi": "photos/okapi"}, "class 'okapi': photos/okapi is one path: give"),
         ({"okapi": ["missing.png"]}, "no readable photograph"),
     ],
 )

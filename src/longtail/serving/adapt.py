@@ -41,7 +41,7 @@ from longtail.serving.answers import (
 )
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, load_model
-from longtail.serving.user_inputs import Picture, UnreadableInputs, advise_list
+from longtail.serving.user_inputs import Picture, UnreadableInputs, refuse_path
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +103,7 @@ def adapt(
     """
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
-    if isinstance(images, (str, Path)):
-        raise UserError(f"{images} is one path: {advise_list(images)}")
+    refuse_path(images)
     if out is not None:
         exports.check_folder(Path(out))
     predictor = model if isinstance(model, Predictor) else load_model(model)

@@ -36,7 +36,7 @@ from longtail.serving.new_rows import (
     scale_row,
 )
 from longtail.serving.predictor import Predictor, load_model
-from longtail.serving.user_inputs import Picture, advise_list
+from longtail.serving.user_inputs import Picture, refuse_path
 
 logger = logging.getLogger(__name__)
 
@@ -227,10 +227,7 @@ def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -
     if not isinstance(new, Mapping):
         raise UserError("give the photographs of each new class by its name: {name: photographs}")
     for name, photographs in new.items():
-        if isinstance(photographs, (str, Path)):
-            raise UserError(
-                f"class '{name}' has one path, {photographs}: {advise_list(photographs)}"
-            )
+        refuse_path(photographs, f"class '{name}': ")
     names = list(new)
     if not names:
         raise UserError("which classes? Give the name and the photographs of each new one")

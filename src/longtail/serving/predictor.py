@@ -35,8 +35,8 @@ from longtail.serving.user_inputs import (
     Picture,
     Reasons,
     UnreadableInputs,
-    advise_list,
     read_batches,
+    refuse_path,
 )
 from longtail.training.features import choose_batch_size
 
@@ -213,7 +213,7 @@ class Predictor:
             UserError: if an image is unreadable; `stream` continues instead.
         """
         if isinstance(images, (str, Path)) and os.path.isdir(images):
-            raise UserError(f"{images} is one path: {advise_list(images)}")
+            refuse_path(images)
         one = isinstance(images, (str, Path, bytes, Image.Image))
         if isinstance(images, (np.ndarray, Tensor)):
             one = images.ndim <= len(self.about.blueprint.shape)
@@ -242,8 +242,7 @@ class Predictor:
 
         The arguments are those of `predict`, and are checked at once.
         """
-        if isinstance(images, (str, Path)):
-            raise UserError(f"{images} is one path: {advise_list(images)}")
+        refuse_path(images)
         trust = self.trust
         check_certainty(self.about, trust, sets, false_alarms)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
@@ -252,6 +251,7 @@ class Predictor:
     def _answer(
         self, images: Iterable[Picture], answers: Answers, mix: RunningMix | None
     ) -> Iterator[Prediction | str]:
+        """Yield what `stream` does, by `answers`, which follow the class mix `mix` if given."""
         if mix is None:
             batches = self.read_batches(images)
             ranked = map_batches(lambda x: answers.rank(*self.examine(x)), batches, self._gpu)

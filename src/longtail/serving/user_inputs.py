@@ -28,9 +28,13 @@ Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
 """A file, its bytes, a PIL image, uint8 pixels (H, W), (H, W, C) or (C, H, W), or an embedding."""
 
 
-def advise_list(path: Path | str) -> str:
-    """Say how to give the images of a folder where a list is expected, and not one path."""
-    return f"give a list of images, such as sorted(Path({str(path)!r}).iterdir()) for a folder"
+def refuse_path(images: object, place: str = "") -> None:
+    """Raise if `images` is one path where several are expected; the error begins with `place`."""
+    if isinstance(images, (str, Path)):
+        raise UserError(
+            f"{place}{images} is one path: give a list of images, such as "
+            f"sorted(Path({str(images)!r}).iterdir()) for a folder"
+        )
 
 
 Reasons = list[str | None]
