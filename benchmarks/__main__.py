@@ -1,5 +1,10 @@
 """`python -m benchmarks NAME` runs the missing parts of a benchmark, then writes its table."""
 
-from benchmarks.command import main
+import sys
+
+try:
+    from benchmarks.command import main
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: make .venv/installed, then activate the environment: . .venv/bin/activate")
 
 main()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from benchmarks.common.data_folder import check_data, check_root, list_missing
-from benchmarks.common.result_files import check_page
 from benchmarks.registry import BENCHMARKS, RESULTS, check_options, find_room
 from longtail.cli.arguments import check_writable
 from longtail.cli.failures import user_errors
@@ -153,6 +152,8 @@ class BenchCommand:
 
     def _check_outputs(self) -> None:
         """Refuse places where the results cannot be written, and another program's page."""
+        from benchmarks.common.result_files import check_page
+
         if self.dry_run or self.name == "check":
             return
         check_writable(self.results / self.name, "--results")

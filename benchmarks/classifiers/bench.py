@@ -65,7 +65,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def identity(self, recipe: ClassifierRecipe) -> Mapping[str, Any]:
         """Return the types of the fields by which a result is known as that of `recipe`."""
         fields = dict.fromkeys(recipe_fields(recipe.config), Any)
-        return {**fields, "method": str, "alpha_rule": str | None, "train": dict[str, Any]}
+        known = {"method": str, "seed": int, "alpha_rule": str | None, "train": dict[str, Any]}
+        return {**fields, **known}
 
     def find_changes(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
         """Return the fields of the result `found` that differ from the present `recipe`."""
@@ -259,7 +260,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         prices = [self.expected_seconds(share) for share in shares]
         whole = sum(price or 0.0 for price in prices)
         for rank, (share, price) in enumerate(zip(shares, prices, strict=True)):
-            part = f", {price / whole:.0%} of the work" if price and None not in prices else ""
+            unknown = price is None or None in prices or not whole
+            part = "" if unknown else f", {(price or 0.0) / whole:.0%} of the work"
             yield f"process {rank}: {count_noun(len(share), 'run')}{part}"
 
     def _count_saved_epochs(self, recipe: ClassifierRecipe, seed: int) -> int:

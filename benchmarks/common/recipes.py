@@ -238,11 +238,18 @@ class RecipeBench(ABC, Generic[R]):
         """Read the existing results of `recipe`.
 
         Raises:
-            UserError: if another recipe made one of them, or if their images differ.
+            UserError: if another recipe made one of them, if their images differ, or if a file has
+                the name of another seed, since a copy would count as one.
         """
         path = self.results / recipe.place
         paths = sorted(path.parent.glob(f"{path.name}-s[0-9]*.json"))
         results = [self.read(each, recipe) for each in paths]
+        for each, result in zip(paths, results, strict=True):
+            if each != result_path(self.results, recipe, result["seed"]):
+                raise UserError(
+                    f"{each} is the result of seed {result['seed']} under another name: delete it, "
+                    "or rename it"
+                )
         if len({result["subset_sha256"] for result in results}) > 1:
             raise UserError(
                 f"{', '.join(each.name for each in paths)} in {path.parent} are of different "

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from longtail.core.errors import UserError
 from longtail.core.files import check_own, replace_atomically
-from longtail.core.plain import check_fields, read_json, read_text
+from longtail.core.plain import check_fields, read_text
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 
@@ -31,14 +31,21 @@ def read_result(path: Path) -> dict[str, Any]:
     """Read a result file.
 
     Raises:
-        UserError: if it holds no JSON object.
+        UserError: if it holds no JSON object, or numbers that are not finite.
     """
     try:
-        result = read_json(path)
+        result = json.loads(read_text(path), parse_constant=_refuse_constant)
     except UserError as error:
         raise UserError(f"{error}. {REPAIR}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not readable JSON: {error}. {REPAIR}") from None
     check_fields(result, {}, str(path), REPAIR)
     return cast(dict[str, Any], result)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads although JSON has no such numbers."""
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
 
     def identity(self, recipe: DetectionRecipe) -> Mapping[str, Any]:
         """Return the types of the fields by which a result is known as that of `recipe`."""
-        return dict.fromkeys(recipe_fields_of(recipe.config), Any)
+        return {**dict.fromkeys(recipe_fields_of(recipe.config), Any), "seed": int}
 
     def find_changes(self, recipe: DetectionRecipe, found: Mapping[str, Any]) -> list[str]:
         """Return the fields of the result `found` that differ from the present `recipe`."""

@@ -548,6 +548,25 @@ def test_a_damaged_result_is_named(content, said, bench, tmp_path):
         bench.missing(1)
 
 
+@pytest.mark.parametrize("wrong", ["NaN", '"abc"', "Infinity"])
+def test_a_figure_that_is_no_number_is_named(wrong, bench, tmp_path):
+    run(bench, bench.missing(1))
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    overall = json.loads(path.read_text())["overall"]
+    path.write_text(path.read_text().replace(f'"overall": {overall}', f'"overall": {wrong}', 1))
+    with pytest.raises(UserError, match="deconfound-s0.json is .* Restore it, or delete it"):
+        bench.missing(1)
+
+
+@pytest.mark.parametrize("name", ["deconfound-s1.json", "deconfound-s0 copy.json"])
+def test_a_copy_of_a_result_is_not_another_seed(name, bench, tmp_path):
+    run(bench, bench.missing(1))
+    folder = tmp_path / "results/toy/digits-lt-20/conv4"
+    shutil.copy(folder / "deconfound-s0.json", folder / name)
+    with pytest.raises(UserError, match=f"{name} is the result of seed 0 under another name"):
+        bench.missing(2)
+
+
 def test_the_name_of_a_benchmark_may_have_dots(bench, tmp_path):
     shutil.copytree(tmp_path / "recipes/toy", tmp_path / "recipes/toy-0.5")
     folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}

@@ -64,7 +64,8 @@ def test_the_page_has_all_42_cells_under_both_recipes(tmp_path, monkeypatch):
     }
     for place, values in overall.items():
         for seed, value in enumerate(values):
-            write_json(tmp_path / f"{place}-s{seed}.json", {"overall": value, "subset_sha256": "x"})
+            content = {"overall": value, "seed": seed, "subset_sha256": "x"}
+            write_json(tmp_path / f"{place}-s{seed}.json", content)
     monkeypatch.setattr(ClassifierBench, "read", lambda bench, path, recipe: read_result(path))
     folders = {"recipes": ROOT / "recipes", "results": tmp_path, "runs": tmp_path}
     for name in ("cifar-lt", "cifar-lt-subsets"):

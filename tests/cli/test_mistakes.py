@@ -93,6 +93,18 @@ def test_a_file_in_place_of_a_folder_is_named_before_any_work(words, capsys, tmp
     assert "notes.md is a file. Pass another --out" in said
 
 
+def test_a_checkpoint_without_configuration_is_no_start(capsys, tmp_path):
+    (tmp_path / "last.pt").touch()
+    said = refused(capsys, "train", "--resume", "-o", str(tmp_path)).replace("\n", " ")
+    assert "has a checkpoint and no config.yaml: repeat the command that started it" in said
+
+
+def test_the_demo_does_not_mix_its_runs_with_other_files(capsys, tmp_path):
+    (tmp_path / "photo.jpg").touch()
+    said = refused(capsys, "demo", "-o", str(tmp_path)).replace("\n", " ")
+    assert "holds photo.jpg and no demo: choose another --out" in said
+
+
 def test_the_home_folder_may_be_the_root(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "data").mkdir()

@@ -1,6 +1,7 @@
 """What leaves says what the run says: every method, every format, folded or with a dial."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -314,6 +315,19 @@ def test_what_cannot_be_exported_is_refused(words, said, runs, tmp_path):
 def test_a_method_without_alpha_refuses_one(words, runs, tmp_path):
     with pytest.raises(UserError, match="baseline has no alpha"):
         lt.export(runs["baseline"], out=tmp_path / "m.onnx", **words)
+
+
+def test_a_file_is_not_exported_again(runs, tmp_path):
+    path = lt.export(runs["baseline"], out=tmp_path / "m.safetensors")
+    with pytest.raises(UserError, match="m.safetensors is a file: pass the run that it was export"):
+        lt.export(path, out=tmp_path / "again.onnx")
+
+
+def test_a_finished_run_that_lost_its_model_names_the_remedy(runs, tmp_path):
+    folder = shutil.copytree(runs["baseline"].folder, tmp_path / "run")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="model.safetensors is gone. Copy it again .* evaluates"):
+        lt.export(folder, out=tmp_path / "m.onnx")
 
 
 def test_a_runs_own_files_are_left_alone(runs, tmp_path):

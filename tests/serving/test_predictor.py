@@ -245,6 +245,14 @@ def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
     assert alike(first, last) and "shape (12, 12, 5) is not an image" in wrong
 
 
+def test_an_unreadable_file_is_named(photos, model):
+    file = photos / "test" / "leaf" / "2.png"
+    with pytest.raises(UserError, match="nope.png cannot be read: it does not exist"):
+        model.predict([file, "nope.png"])
+    with pytest.raises(UserError, match="input 1 cannot be read: "):
+        model.predict([file, np.zeros((12, 12, 5), np.uint8)])
+
+
 def test_one_path_is_no_stream(photos, model):
     with pytest.raises(UserError, match=r"2.png is one path: give a list of images"):
         model.stream(str(photos / "test" / "leaf" / "2.png"))
@@ -281,7 +289,7 @@ def test_order_is_kept_over_batches_and_around_what_cannot_be_read(photos, model
             assert prediction == "not an image in a known format"
         else:
             assert prediction.name == alone[file]
-    with pytest.raises(UserError, match="input 7 cannot be read"):
+    with pytest.raises(UserError, match="broken.png cannot be read"):
         model.predict(many)
 
 
@@ -363,7 +371,7 @@ def test_a_folder_is_not_an_image(photos, run):
             model.predict(place)
     assert len(model.predict(sorted(folder.iterdir()))) == 5
     assert list(model.stream([folder])) == ["it is a folder, not an image"]
-    with pytest.raises(UserError, match="input 0 cannot be read"):
+    with pytest.raises(UserError, match="a+ cannot be read"):
         model.predict("a" * 300)
 
 

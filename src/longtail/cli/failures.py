@@ -75,6 +75,8 @@ def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
 def _explain_resuming(words: Sequence[str]) -> str:
     """Say how the work of `words` continues; empty for a command that starts anew."""
     writes = {"-o", "--out"} & {word.partition("=")[0] for word in words}
+    if words[:1] == ["demo"]:
+        return "the same command starts the demo anew"
     if words[:1] == ["embed"] or (words[:1] == ["predict"] and writes):
         return "the same command goes on with the rest"
     if words[:1] != ["train"] and words[:2] != ["detect", "train"]:

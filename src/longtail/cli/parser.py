@@ -187,6 +187,11 @@ def _choose_defaults(command: Any) -> Any:
             f"{out} holds several runs: repeat the command that started them with --resume, or "
             f"resume one of them with --out {several[0].parent}"
         )
+    if (out / "last.pt").exists():
+        raise UserError(
+            f"{out} has a checkpoint and no config.yaml: repeat the command that started it, with "
+            "--resume"
+        )
     raise UserError(f"{out} holds no run to resume: name the data to start one")
 
 

@@ -28,9 +28,10 @@ SCRIPTS = ("counting.js", "chart.js", "curves.js", "classes.js", "confusion.js",
 """Scripts in the order in which they are joined; the last one starts the page."""
 
 
-def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
-    """Write the page for `runs`, which must share their data, to `out`."""
-    opened = list(map(Run.open, runs))
+def report(runs: Sequence[Run | Path | str] | Run | Path | str, out: Path | str) -> Path:
+    """Write the page for one run, or for several that share their data, to `out`."""
+    listed = [runs] if isinstance(runs, (str, Path, Run)) else runs
+    opened = list(map(Run.open, listed))
     check_finished(opened)
     check_page(Path(out))
     if any(map(is_multi_label, opened)):

@@ -35,6 +35,7 @@ from longtail.serving.user_inputs import (
     Picture,
     Reasons,
     UnreadableInputs,
+    name_input,
     read_batches,
     refuse_path,
 )
@@ -224,7 +225,7 @@ class Predictor:
         )
         for place, prediction in enumerate(stream):
             if isinstance(prediction, str):
-                raise UserError(f"input {place} cannot be read: {prediction}")
+                raise UserError(f"{name_input(several, place)} cannot be read: {prediction}")
             predictions.append(prediction)
         return predictions
 

@@ -26,6 +26,7 @@ from longtail.evaluation.stored import check_result
 from longtail.evaluation.trust import check_trust
 from longtail.runs.folder import Run
 from longtail.runs.places import describe_runs_below
+from longtail.runs.repairs import explain_repair
 from longtail.runs.store import CLASS_MEANS, CONFIG
 from longtail.serving.model import WAY_OUT, ModelDescription, ServedModel, read_thresholds
 from longtail.training.model import Blueprint
@@ -75,7 +76,12 @@ def read_folder(folder: Path) -> ServedModel:
     if (folder / CONFIG).exists():
         return read_run(folder)
     if not folder.exists():
-        raise UserError(f"{folder} does not exist: pass a run, an exported model or a saved one")
+        raise UserError(f"{folder} does not exist: pass a run, or a folder of save_pretrained")
+    if folder.is_file():
+        raise UserError(
+            f"{folder} is a file: pass the run that it was exported from, or "
+            "lt.load_model(FILE).save_pretrained(FOLDER) first"
+        )
     if not is_saved(folder):
         raise UserError(
             f"{folder} is neither a run (no {CONFIG}) nor a saved model (no {MODEL_CONFIG} with "
@@ -120,6 +126,9 @@ def read_run(run: Run | Path | str) -> ServedModel:
     source = f"{run.folder}/result.json"
     check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
     check_result(result, source, EVALUATE_AGAIN)
+    file = run.folder / WEIGHTS
+    if not file.exists():
+        raise UserError(f"{file} is gone. {explain_repair(file)}")
     weights = run.load_model()
     if run.has("head.safetensors"):
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}

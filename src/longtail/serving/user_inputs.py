@@ -37,6 +37,12 @@ def refuse_path(images: object, place: str = "") -> None:
         )
 
 
+def name_input(images: object, place: int) -> str:
+    """Name one of several images: by its path if it has one, else by its place."""
+    image = images[place] if isinstance(images, Sequence) else None
+    return str(image) if isinstance(image, (str, Path)) else f"input {place}"
+
+
 Reasons = list[str | None]
 """Why each input of a batch is unreadable, or None."""
 
