@@ -133,6 +133,8 @@ class BenchCommand:
         part = f", of {missing:,} that are missing" if len(wanted) < missing else ""
         work = f"{count_noun(len(wanted), 'run')} to do{part}"
         print(recipe_bench.describe_work(work, wanted))
+        if note := self._describe_device(recipe_bench, wanted):
+            print(note)
         shares = recipe_bench.split_work(wanted, self.processes)
         for line in recipe_bench.describe_shares(shares) if len(shares) > 1 else ():
             print(line)
@@ -149,6 +151,19 @@ class BenchCommand:
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
+
+    def _describe_device(
+        self,
+        recipe_bench: "ClassifierBench",
+        wanted: Sequence[tuple["ClassifierRecipe", int]],
+    ) -> str:
+        """Say that the price is that of another device; empty if it is not, or without a price."""
+        from longtail.core.environment import environment
+        from longtail.training.launch import find_accelerator
+
+        known = {measured["device"] for measured in recipe_bench.list_measured(wanted)}
+        own = environment(cuda=find_accelerator(self.machine) == "cuda")["device"]
+        return f"here it would run on {own}, which has no price" if known - {own} else ""
 
     def _check_outputs(self) -> None:
         """Refuse places where the results cannot be written, and another program's page."""

@@ -164,6 +164,19 @@ def test_dry_run_lists_and_does_nothing(bench, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "runs").exists() and not (tmp_path / "results").exists()
 
 
+def test_a_price_of_another_device_says_so(bench, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(bench, bench.missing(1))
+    words = ["toy", "--dry-run", "--device", "cpu"]
+    bench_command(words)
+    assert "which has no price" not in capsys.readouterr().out
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "device": "NVIDIA H200"}))
+    bench_command(words)
+    out = capsys.readouterr().out
+    assert "by existing results (NVIDIA H200)\nhere it would run on CPU " in out
+
+
 def test_recipes_of_one_method_are_distinguished_by_their_names(bench, tmp_path):
     """As the momentum bench has them: the same method at other rates."""
     folder = tmp_path / "recipes" / "toy" / "digits"
