@@ -1,10 +1,11 @@
 """The command `python -m benchmarks NAME`, which runs benchmarks and writes their tables."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -163,7 +164,8 @@ class BenchCommand:
 
         known = {measured["device"] for measured in recipe_bench.list_measured(wanted)}
         own = environment(cuda=find_accelerator(self.machine) == "cuda")["device"]
-        return f"here it would run on {own}, which has no price" if known - {own} else ""
+        other = known and own not in known
+        return f"here it would run on {own}, which has no price" if other else ""
 
     def _check_outputs(self) -> None:
         """Refuse places where the results cannot be written, and another program's page."""
@@ -236,9 +238,10 @@ def parse(arguments: list[str]) -> BenchCommand:
         raise
     if "--only" in arguments and not command.only:  # its only word became NAME
         raise late
-    places = {name: getattr(command, name) for name in PLACES}
+    given = {name: getattr(command, name) for name in PLACES if getattr(command, name)}
     # shells keep --root=~/data as it is
-    return replace(command, **{name: path and path.expanduser() for name, path in places.items()})
+    places: Any = {name: Path(os.path.expanduser(path)) for name, path in given.items()}
+    return replace(command, **places)
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from benchmarks.common.versions import ROOMS, ask_git, is_shallow, read_version
 from benchmarks.registry import find_room
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
-from longtail.core.plain import parse_yaml, read_text
+from longtail.core.plain import check_fields, parse_yaml, read_text
 
 KNOWN = "known-faults.yaml"
 MOST_KNOWN = 14
@@ -69,7 +69,8 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
 
 def read_known(path: Path) -> Faults:
     """Read the list of known faults, file to reason; empty if there is no such list."""
-    known = dict(parse_yaml(read_text(path), str(path)) or {}) if path.exists() else {}
+    known = (parse_yaml(read_text(path), str(path)) or {}) if path.exists() else {}
+    check_fields(known, {}, str(path), "It maps files to reasons")
     if len(known) > MOST_KNOWN:
         raise UserError(
             f"{path} lists {len(known)} faults, and {MOST_KNOWN} are allowed: correct what is new"

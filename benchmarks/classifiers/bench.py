@@ -22,6 +22,7 @@ from longtail.core.names import count_noun
 from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.evaluation.result import recipe_fields
+from longtail.runs.checkpoint import list_checkpoints
 from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, load_data, resolve
@@ -57,8 +58,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         )
 
     figures: ClassVar[Mapping[str, Any]] = {
-        **{"git": Any, "ratio": Any, "alpha": Any, "images_per_second": Any},
-        **{"device": str, "subset_sha256": str, "counts": list[int]},
+        **{"git": str | None, "data": str, "ratio": float | None, "backbone": str},
+        **{"device": str, "subset_sha256": str, "counts": list[int], "per_class": list[Any]},
+        **{"images": int, "images_per_second": float | None},
         **dict.fromkeys(tables.SPLITS, float | None),
     }
 
@@ -66,7 +68,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         """Return the types of the fields by which a result is known as that of `recipe`."""
         fields = dict.fromkeys(recipe_fields(recipe.config), Any)
         known = {"method": str, "seed": int, "alpha_rule": str | None, "train": dict[str, Any]}
-        return {**fields, **known}
+        return {**fields, **known, "alpha": float | None, "evaluated_on": str}
 
     def find_changes(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
         """Return the fields of the result `found` that differ from the present `recipe`."""
@@ -101,9 +103,12 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             print(f"copied {count_noun(len(finished), 'result')} of finished runs in {self.runs}")
         for run in finished:
             self._copy_result(run, targets[run], shards)
-        for run in targets.keys() - set(finished) if self.shared_device else ():
-            _name_sharing(run).parent.mkdir(parents=True, exist_ok=True)
-            _name_sharing(run).touch()
+        for run in targets.keys() - set(finished):
+            if self.shared_device:
+                _name_sharing(run).parent.mkdir(parents=True, exist_ok=True)
+                _name_sharing(run).touch()
+            elif not list_checkpoints(run.folder):  # nothing was trained beside other commands
+                _name_sharing(run).unlink(missing_ok=True)
         run_jobs(
             jobs,
             on_data=self._check_data,

@@ -64,7 +64,7 @@ def compare_recipes(bench: "ClassifierBench") -> str:
         lines.append([*row, f"{recipe.paper:.1f}", apart])
     header = ["data", "method", f"recipe of {name} (seeds)", "published recipe (seeds)"]
     table = tables.markdown([*header, "paper", "better - paper"], lines)
-    about = "Overall accuracy under both recipes. A dash marks a recipe without results, or none:"
+    about = "Overall accuracy under both recipes. A dash: no such recipe, or no result of it."
     return f"{about}\n\n{table}\n"
 
 

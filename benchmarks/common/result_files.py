@@ -91,9 +91,9 @@ def read_lines(*places: Path, skip_cut: bool = True) -> list[dict[str, Any]]:
         for number, text in enumerate(read_text(path).splitlines(), 1):
             source = f"{path}, line {number},"
             try:
-                line = json.loads(text or "{}")
+                line = json.loads(text or "{}", parse_constant=_refuse_constant)
             except ValueError:
-                if skip_cut and text.startswith("{"):
+                if skip_cut and text.startswith("{") and not text.endswith("}"):
                     continue
                 raise UserError(f"{source} is not whole JSON: {REPAIR_LINE}") from None
             check_fields(line, {}, source, REPAIR_LINE)

@@ -21,5 +21,5 @@ def take_shard(units: Sequence[T], shard: str) -> list[T]:
 def describe_trainings(number: int, out: Path) -> str:
     """Describe the missing trainings of a benchmark that appends its lines to `out`."""
     if not number:
-        return f"nothing to do: {out}, or the folder of the results, has all lines of this shard"
+        return f"nothing to do: all lines of this shard are in {out} or in the folder of results"
     return f"{count_noun(number, 'training')} to do, no price"

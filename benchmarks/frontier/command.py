@@ -126,6 +126,8 @@ def read_units(
     tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
     kinds = {"data": str, "recipe": str, "seeds": int, "options": dict[str, Any]}
     check_fields(tree, kinds, str(path), "See benchmarks/frontier/variants for examples")
+    if not tree["variants"] or tree["seeds"] < 1:
+        raise UserError(f"{path} needs at least one variant and one seed")
     units = []
     variants = select_words(tree["variants"], only)
     for seed in range(seeds or tree["seeds"]):

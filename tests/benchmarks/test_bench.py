@@ -97,12 +97,19 @@ def test_a_result_says_that_other_commands_shared_the_device(bench, tmp_path):
 
 def test_a_training_that_goes_on_alone_shared_its_device_before(bench, tmp_path, monkeypatch):
     path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    shared, one = replace(bench, shared_device=True), bench.missing(1, ["deconfound.yaml"])
     with monkeypatch.context() as patch:
-        patch.setattr("benchmarks.classifiers.bench.run_jobs", lambda *_, **__: None)  # stopped
-        run(replace(bench, shared_device=True), bench.missing(1))
-    (path.parent / "notes.json").parent.mkdir(parents=True)
+        patch.setattr("benchmarks.classifiers.bench.run_jobs", lambda *_, **__: None)
+        run(shared, one)  # stopped before its training began
+    run(bench, one)
+    assert json.loads(path.read_text())["shared_device"] is False
+    folder = tmp_path / "runs/toy/digits-lt-20/conv4/deconfound-s0"
+    shutil.rmtree(folder)
+    run(shared, one)
+    for file in (path, folder / "result.json"):  # stopped after its last epoch
+        file.unlink()
     (path.parent / "notes.json").write_text("{")  # no result
-    run(bench, bench.missing(1))
+    run(bench, one)
     assert json.loads(path.read_text())["shared_device"] is True
 
 
@@ -170,9 +177,11 @@ def test_a_price_of_another_device_says_so(bench, tmp_path, capsys, monkeypatch)
     words = ["toy", "--dry-run", "--device", "cpu"]
     bench_command(words)
     assert "which has no price" not in capsys.readouterr().out
-    for path in (tmp_path / "results").rglob("*.json"):
+    first, second = (tmp_path / "results").rglob("*.json")
+    for path in (first, second):
+        assert "which has no price" not in capsys.readouterr().out
         path.write_text(json.dumps({**json.loads(path.read_text()), "device": "NVIDIA H200"}))
-    bench_command(words)
+        bench_command(words)
     out = capsys.readouterr().out
     assert "by existing results (NVIDIA H200)\nhere it would run on CPU " in out
 

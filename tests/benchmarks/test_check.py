@@ -112,6 +112,18 @@ def test_a_line_that_a_killed_process_cut_short_is_lost_evidence_and_is_repeated
         run(evidence)
 
 
+def test_lines_without_finite_numbers_are_refused(evidence):
+    (evidence / "results/lines.jsonl").write_text('{"git": "abcdef0", "overall": NaN}\n')
+    with pytest.raises(UserError, match="lines.jsonl, line 1, is not whole JSON"):
+        run(evidence)
+
+
+def test_a_list_of_known_faults_that_is_no_mapping_is_named(evidence):
+    (evidence / "results/known-faults.yaml").write_text("[1, 2]")
+    with pytest.raises(UserError, match="known-faults.yaml is damaged: it is not a mapping. It "):
+        run(evidence)
+
+
 def test_lines_that_no_benchmark_wrote_are_refused(evidence):
     path = evidence / "results/lines.jsonl"
     path.write_text('{"git": "abcdef0"}\n<<<<<<< ours\n{"git": "abcdef0"}\n')

@@ -254,6 +254,12 @@ def test_a_home_folder_may_be_any_place(monkeypatch, tmp_path):
     assert [getattr(command, name) for name in names] == [tmp_path / name for name in names]
 
 
+def test_an_unknown_home_folder_is_no_folder(capsys):
+    with pytest.raises(SystemExit):
+        main(["cifar-lt", "--root=~nobody-of-this-name/x", "--dry-run"])
+    assert "--root ~nobody-of-this-name/x: there is no such folder" in capsys.readouterr().err
+
+
 def test_outputs_are_checked_before_any_work(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     page, file = tmp_path / "results/frontier.md", tmp_path / "file"
@@ -279,12 +285,14 @@ def test_outputs_are_checked_before_any_work(monkeypatch, tmp_path, capsys):
         ("seeds: 2", "its variants is missing"),
         ("variants: {a: }\nseeds: two", "its seeds is 'two'"),
         ("variants: [", "not readable YAML"),
+        ("variants: {}", "needs at least one variant and one seed"),
+        ("variants: {a: }\nseeds: 0", "needs at least one variant and one seed"),
     ],
 )
 def test_a_bad_set_of_variants_is_named(text, said, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=f"mine.yaml is .*{re.escape(said)}"):
+    with pytest.raises(UserError, match=f"mine.yaml .*{re.escape(said)}"):
         frontier.read_units(str(path), seeds=None, held_out=False, only=())
 
 

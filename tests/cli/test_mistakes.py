@@ -1,5 +1,6 @@
 """Mistakes on the command line: each ends in one sentence that names the way out."""
 
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from longtail.cli import parser as cli
+from longtail.cli.arguments import check_out
 from longtail.cli.failures import explain_failure
 from longtail.cli.image_arguments import list_images
 from longtail.cli.prediction_lines import MARK
@@ -103,6 +105,15 @@ def test_the_demo_does_not_mix_its_runs_with_other_files(capsys, tmp_path):
     (tmp_path / "photo.jpg").touch()
     said = refused(capsys, "demo", "-o", str(tmp_path)).replace("\n", " ")
     assert "holds photo.jpg and no demo: choose another --out" in said
+
+
+def test_a_folder_of_ones_own_may_lie_in_one_of_others(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and allowed(path, mode))
+    check_out(SimpleNamespace(out=tmp_path / "mine"))
+    with pytest.raises(UserError, match="mine.html cannot be written: .* is read-only"):
+        check_out(SimpleNamespace(out=tmp_path / "mine.html"))
 
 
 def test_the_home_folder_may_be_the_root(capsys, tmp_path, monkeypatch):

@@ -73,7 +73,8 @@ def test_a_bench_page_has_the_class_mean_for_skewed_test_sets(tmp_path):
         file.parent.mkdir(parents=True)
         fields = {"method": "baseline", "device": "a CPU", "subset_sha256": "of both"}
         fields |= {"git": "abcdef0", "ratio": None, "alpha": None, "images_per_second": 1.0}
-        fields |= {"counts": [3, 2, 1]}
+        fields |= {"counts": [3, 2, 1], "data": "toy", "backbone": "resnet18", "images": 6}
+        fields |= {"evaluated_on": "test"}
         file.write_text(json.dumps(one | fields | recipe_fields(recipe.config)))
     header, _, *rows = paper_tables.markdown(bench).splitlines()
     assert header.endswith("| few | class mean |")

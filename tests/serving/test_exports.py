@@ -319,7 +319,7 @@ def test_a_method_without_alpha_refuses_one(words, runs, tmp_path):
 
 def test_a_file_is_not_exported_again(runs, tmp_path):
     path = lt.export(runs["baseline"], out=tmp_path / "m.safetensors")
-    with pytest.raises(UserError, match="m.safetensors is a file: pass the run that it was export"):
+    with pytest.raises(UserError, match="m.safetensors is a file: pass a run, or a folder"):
         lt.export(path, out=tmp_path / "again.onnx")
 
 

@@ -28,6 +28,7 @@ from longtail.serving import user_inputs
 from longtail.serving.network import TorchNetwork
 from longtail.serving.pipeline import prepare_thread
 from longtail.serving.predictor import BATCH
+from longtail.serving.read import read_run
 from longtail.training import batches
 
 COLOURS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sea": (20, 40, 190)}
@@ -243,6 +244,14 @@ def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
     file = photos / "test" / "leaf" / "2.png"
     first, wrong, last = model.stream([file, np.zeros((12, 12, 5), np.uint8), file])
     assert alike(first, last) and "shape (12, 12, 5) is not an image" in wrong
+
+
+def test_a_device_of_torch_is_taken_as_it_is(run):
+    model = read_run(run)
+    assert TorchNetwork(model, torch.device("cpu", 0)).device == torch.device("cpu", 0)
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="device cuda, but torch sees no CUDA device"):
+            TorchNetwork(model, torch.device("cuda"))
 
 
 def test_an_unreadable_file_is_named(photos, model):

@@ -34,10 +34,10 @@ def check_writable(out: Path, flag: str = "--out", *, is_file: bool = False) -> 
 
 
 def check_out(command: Any) -> None:
-    """Refuse an --out of a command if the folder around it cannot be made or written."""
+    """Refuse an --out that cannot be made or written, whether it is a folder or a file."""
     out = getattr(command, "out", None)
     if isinstance(out, Path):
-        check_writable(out, is_file=True)
+        check_writable(out, is_file=not out.is_dir())
 
 
 def choose_folder(out: Path | None, default: str) -> Path:

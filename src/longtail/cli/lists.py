@@ -1,5 +1,6 @@
 """`longtail methods` and `longtail data`: list methods and data sets."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +69,7 @@ class DataSets:
         """Print the list."""
         from longtail.data.catalogue import list_data_sets
 
-        if self.root and not self.root.expanduser().is_dir():
+        if self.root and not os.path.isdir(os.path.expanduser(self.root)):
             raise UserError(f"--root {self.root}: there is no such folder")
         print_lines(["data", "what", "found"], list_data_sets(self.root))
         show(

@@ -17,8 +17,8 @@ class TorchNetwork:
     """A `ServedModel` whose head is folded at the alpha that was used last."""
 
     def __init__(self, model: ServedModel, device: str | torch.device = "auto"):
-        numbered = isinstance(device, torch.device) and device.index is not None
-        self.device = torch.device(device) if numbered else _choose_device(str(device))
+        named = isinstance(device, str) or device == torch.device("cuda")  # without its number
+        self.device = _choose_device(str(device)) if named else torch.device(device)
         self.model = model.to(self.device)
         # a convolution is up to a half faster on weights laid out so
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -4,16 +4,14 @@ Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError
@@ -35,6 +33,7 @@ from longtail.serving.user_inputs import (
     Picture,
     Reasons,
     UnreadableInputs,
+    list_if_one,
     name_input,
     read_batches,
     refuse_path,
@@ -213,12 +212,7 @@ class Predictor:
         Raises:
             UserError: if an image is unreadable; `stream` continues instead.
         """
-        if isinstance(images, (str, Path)) and os.path.isdir(images):
-            refuse_path(images)
-        one = isinstance(images, (str, Path, bytes, Image.Image))
-        if isinstance(images, (np.ndarray, Tensor)):
-            one = images.ndim <= len(self.about.blueprint.shape)
-        several = cast(Iterable[Picture], [images] if one else images)
+        several = list_if_one(images, len(self.about.blueprint.shape))
         predictions = []
         stream = self.stream(
             several, top=top, sets=sets, abstain=abstain, false_alarms=false_alarms, adapt=adapt

@@ -79,8 +79,8 @@ def read_folder(folder: Path) -> ServedModel:
         raise UserError(f"{folder} does not exist: pass a run, or a folder of save_pretrained")
     if folder.is_file():
         raise UserError(
-            f"{folder} is a file: pass the run that it was exported from, or "
-            "lt.load_model(FILE).save_pretrained(FOLDER) first"
+            f"{folder} is a file: pass a run, or a folder of save_pretrained; "
+            "lt.load_model(FILE).save_pretrained(FOLDER) makes one from an export"
         )
     if not is_saved(folder):
         raise UserError(

@@ -3,11 +3,12 @@
 Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -35,6 +36,20 @@ def refuse_path(images: object, place: str = "") -> None:
             f"{place}{images} is one path: give a list of images, such as "
             f"sorted(Path({str(images)!r}).iterdir()) for a folder"
         )
+
+
+def list_if_one(images: Picture | Iterable[Picture], dims: int) -> Iterable[Picture]:
+    """Return `images` as several; an array of up to `dims` dimensions is one image.
+
+    Raises:
+        UserError: if they are the path of a folder.
+    """
+    if isinstance(images, (str, Path)) and os.path.isdir(images):
+        refuse_path(images)
+    one = isinstance(images, (str, Path, bytes, Image.Image))
+    if isinstance(images, (np.ndarray, Tensor)):
+        one = images.ndim <= dims
+    return cast(Iterable[Picture], [images] if one else images)
 
 
 def name_input(images: object, place: int) -> str:
