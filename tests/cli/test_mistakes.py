@@ -36,6 +36,9 @@ def refused(capsys, *words: str) -> str:
         (("train", "letters-lt", "--milestones"), "--milestones needs a value"),
         (("demo", "x"), "unexpected argument 'x' (see longtail demo --help)"),
         (("demo", "--seeds", "0"), "--seeds 0: must be at least 1"),
+        (("predict", "m", "a.png", "--top", "0"), "--top 0: must be at least 1"),
+        (("predict", "m", "a.png", "--abstain", "0"), "--abstain 0: must be at least 1"),
+        (("predict", "m", "a.png", "--abstain", "3"), "--abstain 3 counts the classes of answer"),
         (("methods", "cosine", "-o", "m.md"), "pass --out or a method, not both"),
         (
             ("detect", "train", "shapes-lvis", "--norm", "frozen"),
