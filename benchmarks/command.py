@@ -217,10 +217,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             command.run()
         except KeyboardInterrupt as interrupt:  # or SIGTERM, which has a class of its own
-            known = BENCHMARKS.get(command.name)
-            continues = known is None or "dry_run" in known.takes
-            again = "continue" if continues else "start anew"
-            raise type(interrupt)(f"run the same command to {again}") from None
+            # not what a single training says, whose own command would write no result
+            raise type(interrupt)("run the same command again") from None
 
 
 def parse(arguments: list[str]) -> BenchCommand:

@@ -128,10 +128,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         cell = [recipe for recipe in self.recipes if self.results / recipe.cell == path.parent]
         rows = [row for recipe in cell for row in self.read_results(recipe)]
         own = content.get("training_id")
-        known = [
-            r["shared_device"] for r in rows if "shared_device" in r and r["training_id"] == own
-        ]
-        content["shared_device"] = any(known) if own and known else _name_sharing(run).exists()
+        same = [row for row in rows if own and row.get("training_id") == own]
+        known = [row["shared_device"] for row in same if "shared_device" in row]
+        content["shared_device"] = any(known) if known else _name_sharing(run).exists()
         if shards > 1:
             content["shards"] = shards
         with replace_atomically(path) as temporary:
@@ -265,8 +264,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         prices = [self.expected_seconds(share) for share in shares]
         whole = sum(price or 0.0 for price in prices)
         for rank, (share, price) in enumerate(zip(shares, prices, strict=True)):
-            unknown = price is None or None in prices or not whole
-            part = "" if unknown else f", {(price or 0.0) / whole:.0%} of the work"
+            known = whole > 0 and None not in prices
+            part = f", {(price or 0.0) / whole:.0%} of the work" if known else ""
             yield f"process {rank}: {count_noun(len(share), 'run')}{part}"
 
     def _count_saved_epochs(self, recipe: ClassifierRecipe, seed: int) -> int:

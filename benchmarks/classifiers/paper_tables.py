@@ -64,8 +64,8 @@ def compare_recipes(bench: "ClassifierBench") -> str:
         lines.append([*row, f"{recipe.paper:.1f}", apart])
     header = ["data", "method", f"recipe of {name} (seeds)", "published recipe (seeds)"]
     table = tables.markdown([*header, "paper", "better - paper"], lines)
-    about = "Overall accuracy under both recipes. A dash: no such recipe, or no result of it."
-    return f"{about}\n\n{table}\n"
+    dash = "A dash means that there is no such recipe, or no result of it."
+    return f"Overall accuracy under both recipes. {dash}\n\n{table}\n"
 
 
 def _find_recipes(bench: "ClassifierBench") -> Path:

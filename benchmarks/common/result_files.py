@@ -89,15 +89,17 @@ def read_lines(*places: Path, skip_cut: bool = True) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for path in sorted({path for paths in found for path in paths if path.exists()}):
         for number, text in enumerate(read_text(path).splitlines(), 1):
+            if not text:
+                continue
             source = f"{path}, line {number},"
             try:
-                line = json.loads(text or "{}", parse_constant=_refuse_constant)
+                line = json.loads(text, parse_constant=_refuse_constant)
             except ValueError:
                 if skip_cut and text.startswith("{") and not text.endswith("}"):
                     continue
                 raise UserError(f"{source} is not whole JSON: {REPAIR_LINE}") from None
             check_fields(line, {}, source, REPAIR_LINE)
-            lines += [line] if text else []
+            lines.append(line)
     return lines
 
 

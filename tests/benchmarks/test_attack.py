@@ -145,10 +145,10 @@ def test_a_broken_attack_leaves_no_process(tmp_path, monkeypatch):
         run_attack(Attack("broken", begin_once), range(2), tmp_path, processes=2)
     alive = []
     for process in started:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+        with suppress(ChildProcessError):  # it has ended and is no child any more
+            os.waitpid(process, os.WNOHANG)
             alive.append(process)
+            os.kill(process, signal.SIGKILL)
     assert len(started) == 2 and not alive
 
 

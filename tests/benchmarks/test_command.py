@@ -233,18 +233,15 @@ def test_a_result_says_whether_the_model_was_compiled(compiled, toy, monkeypatch
 
 
 @pytest.mark.parametrize(("interrupt", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
-@pytest.mark.parametrize(("name", "what"), [("letters-lt", "continue"), ("cost", "start anew")])
-def test_an_interrupted_benchmark_says_how_to_go_on(
-    interrupt, code, name, what, monkeypatch, capsys
-):
+def test_an_interrupted_benchmark_says_how_to_go_on(interrupt, code, monkeypatch, capsys):
     def stop(command):
         raise interrupt("continue with: longtail train --resume --out runs/letters-lt")
 
     monkeypatch.setattr(BenchCommand, "run", stop)
     with pytest.raises(SystemExit) as stopped:
-        main([name])
+        main(["letters-lt"])
     assert stopped.value.code == code
-    assert f"interrupted; run the same command to {what}\n" in capsys.readouterr().err
+    assert "interrupted; run the same command again\n" in capsys.readouterr().err
 
 
 def test_a_home_folder_may_be_any_place(monkeypatch, tmp_path):

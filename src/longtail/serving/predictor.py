@@ -246,7 +246,7 @@ class Predictor:
     def _answer(
         self, images: Iterable[Picture], answers: Answers, mix: RunningMix | None
     ) -> Iterator[Prediction | str]:
-        """Yield what `stream` does, by `answers`, which follow the class mix `mix` if given."""
+        """Yield the items of `stream`; with a `mix`, answers follow that of the images so far."""
         if mix is None:
             batches = self.read_batches(images)
             ranked = map_batches(lambda x: answers.rank(*self.examine(x)), batches, self._gpu)

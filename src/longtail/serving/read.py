@@ -126,9 +126,9 @@ def read_run(run: Run | Path | str) -> ServedModel:
     source = f"{run.folder}/result.json"
     check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
     check_result(result, source, EVALUATE_AGAIN)
-    file = run.folder / WEIGHTS
-    if not file.exists():
-        raise UserError(f"{file} is gone. {explain_repair(file)}")
+    trained = run.folder / WEIGHTS
+    if not trained.exists():
+        raise UserError(f"{trained} is gone. {explain_repair(trained)}")
     weights = run.load_model()
     if run.has("head.safetensors"):
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
