@@ -139,8 +139,8 @@ def choose_alike(config: Config, results: Iterable[Result], processes: int = 1) 
     """Choose the results of trainings on images of the same size; [] without any.
 
     Of these it takes those of the same network if it was measured, then of the same batch, then of
-    as many processes. Results whose device other commands shared count only if the same network and
-    batch have no others.
+    as many processes. Results whose device other commands shared, which may be several times too
+    slow, count only if the same network has no others.
     """
     name = short_name(config.data).partition(":")[0]
     kind = _name_kind(name, config.files.image_size, asdict(config.train))
@@ -148,8 +148,8 @@ def choose_alike(config: Config, results: Iterable[Result], processes: int = 1) 
         r for r in results if _name_kind(r["data"], r["files"]["image_size"], r["train"]) == kind
     ]
     alike = [r for r in alike if r["backbone"] == config.backbone] or alike
-    alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
     alike = [r for r in alike if not r.get("shared_device")] or alike
+    alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
     return [r for r in alike if r.get("shards", 1) == processes] or alike
 
 

@@ -305,6 +305,8 @@ def test_a_rate_is_that_of_images_of_the_same_size():
     assert find_rate(config, [*known, half, alone], 3) == pytest.approx((1 / 50 + 1 / 40) / 2)
     beside = {**result(5.0, batch_size=128), "shared_device": True}
     assert find_rate(config, [*known, beside, alone]) == 1 / 50
+    by_batch = find_rate(config, known)
+    assert find_rate(config, [*known, beside]) == by_batch  # another batch misleads less
     assert find_rate(config, [beside]) == 1 / 5  # better than none, or than another network
     assert find_rate(config, [beside, result(50.0, backbone="conv4", batch_size=128)]) == 1 / 5
     photos = Config("photos", backbone="conv4", files=DataConfig(image_size=256))
