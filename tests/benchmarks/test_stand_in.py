@@ -1,5 +1,6 @@
 """What the docs say about Tiny-ImageNet-LT, computed again from the result files."""
 
+import math
 import statistics
 from collections.abc import Iterable
 from functools import cache
@@ -58,6 +59,12 @@ def list_rows(split: str) -> dict[str, list[float]]:
         for name, results in found().items()
         if results and results[0]["evaluated_on"] == "test"
     }
+
+
+def find_peak(name: str) -> str:
+    """Return the alpha at which the mean over the seeds of a method is highest."""
+    sweeps = [result["sweep"] for result in found()[name]]
+    return max(sweeps[0], key=lambda alpha: sum(sweep[alpha]["overall"] for sweep in sweeps))
 
 
 def span(values: Iterable[float]) -> str:
@@ -165,9 +172,10 @@ def test_a_second_head_changes_little():
         for method in (*TDES, *TDES.values())
     }
     gains = [found()[two][0]["overall"] - found()[one][0]["overall"] for two, one in pairs.values()]
-    sentence = f"changes overall accuracy by at most {max(map(abs, gains)):.1f} points here; in the"
+    bound = math.ceil(10 * max(map(abs, gains)) - 1e-9) / 10
+    sentence = f"changes overall accuracy by less than {bound} points here, with one seed, which"
     theirs = span(paper()[two] - paper()[one] for two, one in pairs.values())
-    assert f"{sentence} paper it gains {theirs}." in SENTENCES
+    assert f"{sentence} may be chance; in the paper it gains {theirs}." in SENTENCES
 
 
 def test_deconfounded_training_alone_gains_nothing():
@@ -185,7 +193,7 @@ def test_rivals_are_where_the_page_says():
     errors = {name: compare(name, tde) for name in DECOUPLE}
     assert {name for name, count in errors.items() if count <= -2} == set(below[:2])
     barely = {name for name, count in errors.items() if abs(abs(count) - 2) < BARELY}
-    assert barely == {below[0], below[2]} and -2 < errors["decouple-tau-norm"]
+    assert barely == {below[0], below[2]} and errors["decouple-tau-norm"] > -2
     assert max(errors, key=errors.__getitem__) == NCM and errors[NCM] < BARELY_LEVEL
     oltr, crt, lws = (f"{mean(name):.1f}" for name in below)
     sentence = f"cRT ({crt}) and, barely, Decouple-OLTR ({oltr}) are below De-confound-TDE. "
@@ -194,7 +202,8 @@ def test_rivals_are_where_the_page_says():
     assert sentence in SENTENCES
     assert abs(compare("balanced-softmax", tde)) < 2
     assert min(DECOUPLE, key=paper().__getitem__) == NCM
-    assert f"in the paper, has {format_overall(NCM)} and is level, too." in SENTENCES
+    assert f"{mean(NCM) - mean(tde):.1f}" == "0.5"
+    assert f"in the paper, has {format_overall(NCM)}, half a point more, and is level." in SENTENCES
     others = ("cosine-tde", "capsule-tde", *DECOUPLE, "balanced-softmax")
     few = {name: f"{mean(name, 'few'):.1f}" for name in (tde, *others)}
     sentence = f"has {few[tde]}, level with Cosine-TDE ({few['cosine-tde']}) and Decouple-OLTR "
@@ -246,6 +255,9 @@ def test_the_rules_for_alpha():
     sentence = "are chosen by likelihood on the validation set, which gives every seed of the three"
     assert f"Alpha, and tau of tau-norm, {sentence} heads alpha {alpha}." in SENTENCES
     assert f"likelihood chooses {alpha} for this head" in SENTENCES
+    peaks = sorted(map(find_peak, TDES))
+    sentence = f"by which we do not choose, each head would do best at {peaks[0]} to {peaks[-1]}."
+    assert sentence in SENTENCES
     readme = read_page(ROOT / "README.md")
     assert f"Alpha is {alpha}, chosen by likelihood on the validation set" in readme
     figures = read_page(ROOT / "docs/figures.md")
