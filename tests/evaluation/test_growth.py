@@ -34,6 +34,14 @@ def test_one_bad_class_hardly_moves_the_curve_and_is_named() -> None:
     assert outlooks[0].name == "class 3"
 
 
+def test_a_class_a_point_below_is_not_far_below() -> None:
+    accuracies = [100.0] * len(COUNTS)
+    accuracies[5] = 99.0
+    curve = fit_curve(COUNTS, accuracies)
+    outlooks = compare_classes(curve, [str(n) for n in COUNTS], COUNTS, accuracies)
+    assert 1.5 * curve.spread < 0.5 and list_far_below(curve, outlooks) == []
+
+
 @pytest.mark.parametrize("accuracy", [0.0, 60.0, 100.0])
 def test_equal_accuracies_promise_no_gain(accuracy: float) -> None:
     curve = fit_curve(COUNTS, [accuracy] * len(COUNTS))

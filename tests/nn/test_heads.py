@@ -322,6 +322,8 @@ def test_alpha_is_filled_in_place_and_checked(kind):
             head.alpha = wrong
         with pytest.raises(UserError, match="alpha"):
             kind(8, 5, alpha=wrong)
+    with pytest.raises(UserError, match=r"alpha 1e\+300 must be a number from 0 up to 1e\+30;"):
+        head.alpha = 1e300
     assert float(head.alpha) == 0
 
 

@@ -103,6 +103,16 @@ class TestWithAValidationPart:
         assert run.result["alpha_rule"] == "held-out likelihood"
         assert all(0 <= row["nll"] < 10 for row in run.result["candidates"].values())
 
+    def test_the_strongest_value_that_wins_is_doubted(self, tmp_path, monkeypatch, caplog):
+        let_win(monkeypatch, "self-prior:1")
+        fit(tmp_path / "weak", with_validation())
+        assert "the strongest that was tried" not in caplog.text
+        let_win(monkeypatch, "self-prior:2")
+        fit(tmp_path / "strong", with_validation())
+        assert "--rule self-prior:2 won, the strongest that was tried" in caplog.text
+        assert "a class has only 5 images in the held-out part" in caplog.text
+        assert "a weaker one, such as --rule self-prior:1.25" in caplog.text
+
     @pytest.mark.parametrize("rule", ["tde:1.5", "logit-adjustment:1", "nearest-mean"])
     def test_each_kind_of_rule_is_shipped_as_it_was_evaluated(self, rule, tmp_path, monkeypatch):
         let_win(monkeypatch, rule)

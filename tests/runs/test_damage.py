@@ -112,6 +112,17 @@ def test_a_file_that_changes_the_answers_is_missed(whole, tmp_path, name):
         read_run(run)
 
 
+def test_a_finished_run_without_its_model_is_evaluated_again(whole, tmp_path):
+    run = copy(whole, tmp_path / "run")
+    (run.folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors is missing.* delete .*result\.json"):
+        run.load_model()
+    (run.folder / "result.json").unlink()
+    config, method = stepping_config(), "baseline-self-prior"
+    fit_all(config, [method], [0], out=run.folder, data=tiny_data(), resume=True)
+    assert same_tensors(run, whole) and without_clock(run) == without_clock(whole)
+
+
 def test_a_run_of_an_older_version_may_lack_class_means(whole, tmp_path):
     run = copy(whole, tmp_path / "run")
     for name in ("class_means.safetensors", NAME):

@@ -182,6 +182,17 @@ def test_a_skipped_file_may_be_deleted_and_a_used_one_not(tmp_path):
         lt.evaluate(run)
 
 
+def test_runs_of_two_image_sizes_are_refused_by_the_size(tmp_path):
+    photos(folder := tmp_path / "photos")
+    words = dict(backbone="conv4", batch_size=4, epochs=1, augment="none", device="cpu")
+    runs = [
+        lt.fit(folder, "cosine", out=tmp_path / str(side), image_size=side, **words)
+        for side in (16, 20)
+    ]
+    with pytest.raises(UserError, match="They differ in image size: 16 and 20"):
+        compare.check_same_data(compare.read_all(runs))
+
+
 def test_a_detectors_result_is_refused_by_name():
     path = Path(__file__).parents[2] / "results" / "shapes-lvis-1k" / "baseline-s0.json"
     with pytest.raises(UserError, match="is a detector's result: longtail detect report"):

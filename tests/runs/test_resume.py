@@ -135,7 +135,7 @@ def test_the_same_training_in_a_second_process_is_refused(tmp_path):
     assert rival.output.startswith(
         f"2 longtail: {out} is being written by process {os.getpid()} on"
     )
-    assert "--resume), or choose another --out" in rival.output
+    assert "--resume), or choose another folder" in rival.output
     assert len(run.metrics) == 6 and run.finished and ".lock" not in files_in(out)
 
 
@@ -246,7 +246,7 @@ def test_no_space_left_loses_nothing(tmp_path, monkeypatch):
     before = (run.folder / "last.pt").read_bytes()
     with (
         monkeypatch.context() as patch,
-        pytest.raises(UserError, match=r"no space left for .*last\.pt.*continue with --resume"),
+        pytest.raises(UserError, match=r"no space left for .*last\.pt.*a training with --resume"),
     ):
         resume(run, progress=Full(run, "last.pt", patch))
     assert (run.folder / "last.pt").read_bytes() == before

@@ -22,10 +22,12 @@ from longtail.runs.fit import fit_all, run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import plan
 from longtail.runs.train import _build_replicas
+from longtail.training import launch as launching
 from longtail.training.average import recompute_statistics
 from longtail.training.batches import place
 from longtail.training.features import place_features
 from longtail.training.launch import launch
+from longtail.training.loop import check_finite
 from longtail.training.model import set_training_mode
 from longtail.training.probe import check_fits
 from longtail.training.trainer import Trainer
@@ -388,7 +390,40 @@ def test_ranks_agree_about_averaged_statistics(tmp_path):
     assert again.details.feature_norm == pytest.approx(run.result["feature_norm"], rel=1e-4)
 
 
+def test_only_later_epochs_leave_an_earlier_checkpoint():
+    losses = torch.tensor([1.0, math.nan])
+    for epoch in (0, 1):
+        with pytest.raises(UserError) as caught:
+            check_finite(losses, True, epoch=epoch, seed=0, lr=0.1)
+        assert ("earlier checkpoints are kept" in str(caught.value)) is (epoch > 0)
+
+
 # ---- devices
+
+
+def test_more_processes_than_cores_are_refused(monkeypatch):
+    monkeypatch.setattr(launching, "count_cores", lambda: 2)
+    with pytest.raises(UserError, match="starts 99 processes, and this machine has 2 cores: pass"):
+        launch(MachineConfig(device="cpu", devices=99))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="machine has 1 CUDA device: pass --devices 1$"):
+        launch(MachineConfig(device="cuda", devices=2))
+
+
+def test_processes_of_torchrun_are_not_counted(monkeypatch):
+    class Joined(Exception):
+        """Raised in place of joining the other processes."""
+
+    def join(**options):
+        raise Joined
+
+    monkeypatch.setattr(launching, "count_cores", lambda: 2)
+    monkeypatch.setattr(launching, "Fabric", join)
+    for name, value in (("LOCAL_WORLD_SIZE", "3"), ("WORLD_SIZE", "6")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Joined):
+        launch(MachineConfig(device="cpu"))
 
 
 def test_mps_is_refused_where_torch_has_none(monkeypatch):

@@ -182,7 +182,8 @@ class MachineConfig:
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("epochs", "batch_size", "replicas"), (1, math.inf)),
     **dict.fromkeys(("devices", "nodes"), (1, 1025)),  # each device is a process
-    **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
+    **dict.fromkeys(("image_size", "crop_size"), (1, 8193)),  # a larger image fills the memory
+    "accumulate": (1, math.inf),
     **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup"), (0, math.inf)),
     "pad": (0, 1025),
     **dict.fromkeys(("save_seconds", "decay", "jitter", "subset_seed"), (0, math.inf)),

@@ -70,7 +70,7 @@ def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
                 f"no space left for {path}. The previous file is unchanged. Free some space and "
-                "continue with --resume"
+                "repeat the command (a training with --resume)"
             ) from error
         if error.filename and Path(error.filename) not in (temporary, path, *path.parents):
             raise  # the error is about another file, read inside the block

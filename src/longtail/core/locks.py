@@ -104,9 +104,9 @@ def _explain_holder(path: Path) -> str:
         process, host = "", ""
     written = f"{path.parent} is being written by"
     if process == str(os.getpid()):
-        return f"{written} this very process: wait for it, or choose another --out"
+        return f"{written} this very process: wait for it, or choose another folder"
     holder = f"process {process} on {host}" if process else "another process"
     return (
         f"{written} {holder}: wait for it, or stop it and repeat the command (a training with "
-        f"--resume), or choose another --out. If that machine crashed, delete {path}"
+        f"--resume), or choose another folder. If that machine crashed, delete {path}"
     )

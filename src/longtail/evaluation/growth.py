@@ -16,6 +16,8 @@ LEAST_COUNTS = 3
 """Classes with a known accuracy, and different numbers of images among them, that a fit needs."""
 FAR = 1.5
 """Spreads below the curve from which a class is far below it."""
+NEAR = 2.0
+"""Distance from the curve, in percent, up to which no class is far below it."""
 LOOSEST = 25.0
 """Spread, in percent, up to which a curve ranks classes: their distances hide its rise beyond."""
 SOFT = 10.0
@@ -97,5 +99,6 @@ def compare_classes(
 
 def list_far_below(curve: AccuracyCurve, outlooks: Sequence[ClassOutlook]) -> list[ClassOutlook]:
     """List the classes far below the curve, the farthest first."""
-    far = [each for each in outlooks if each.expected - each.accuracy > FAR * curve.spread]
+    least = max(FAR * curve.spread, NEAR)
+    far = [each for each in outlooks if each.expected - each.accuracy > least]
     return sorted(far, key=lambda outlook: outlook.accuracy - outlook.expected)

@@ -55,5 +55,6 @@ def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
     if number and 0 <= alpha <= LARGEST_ALPHA:
         return float(alpha)
     shown = f"{float(alpha):g}" if number and not isinstance(alpha, int) else str(alpha)[:SHOWN]
-    rule = "a number from 0 up, or auto" if or_auto else "a number from 0 up"
-    raise UserError(f"alpha {shown} must be {rule}; 0 turns TDE off")
+    end = f" to {LARGEST_ALPHA:g}" if number and alpha > LARGEST_ALPHA else ""
+    choices = f"a number from 0 up{end}{', or auto' * or_auto}"
+    raise UserError(f"alpha {shown} must be {choices}; 0 turns TDE off")

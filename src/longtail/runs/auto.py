@@ -16,11 +16,13 @@ from torch import Tensor
 
 from longtail import methods
 from longtail.core.errors import list_some
+from longtail.core.names import count_noun
 from longtail.data.base import Data
 from longtail.data.prepare import hold_out
 from longtail.evaluation import scoring
 from longtail.evaluation.alpha import log_no_gain
 from longtail.evaluation.scoring import Features, Standing, Value
+from longtail.evaluation.tables import name_rule
 from longtail.methods.base import Choice, Method
 from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
@@ -112,6 +114,7 @@ def decide(
     value = scoring.find_best(standings, trained.labels)
     if replica.fabric.global_rank == 0:
         _warn_about_choice(choice, standings[value], trained)
+        _warn_about_strength(choice, value, trained.labels)
     winner = replica
     if value in rivals:
         winner = tuned[value].trainer if own else train(rivals[value], f"rivals/{value}", data)
@@ -173,6 +176,20 @@ def _warn_about_choice(choice: Choice, winner: Standing, trained: Tuned) -> None
             "little to choose by",
             choice.option,
         )
+
+
+def _warn_about_strength(choice: Choice, value: Value, labels: Tensor) -> None:
+    """Warn if the strongest value of a rule won: one or two held-out images can cause that."""
+    tried = [each for each in choice.grid if name_rule(each) == name_rule(value)]
+    if len(tried) < 2 or value != tried[-1]:
+        return
+    counts = labels.bincount()
+    option, weaker = choice.option, tried[len(tried) // 2]
+    logger.warning(
+        "--%s %s won, the strongest that was tried, and a class has only %s in the held-out part. "
+        "It may be too strong: compare it with a weaker one, such as --%s %s",
+        *(option, value, count_noun(int(counts[counts > 0].min()), "image"), option, weaker),
+    )
 
 
 def _hold_out(data: Data, seed: int) -> Data:

@@ -100,6 +100,7 @@ def check_same_data(results: Sequence[StoredResult]) -> None:
             "data": tuple(tables.data_name(item.result) for item in pair),
             "classes": tuple(len(item.result["counts"]) for item in pair),
             "training images of each class": tuple(item.result["counts"] for item in pair),
+            "image size": tuple(item.result.get("files", {}).get("image_size") for item in pair),
             "training subset": tuple(item.result["subset_sha256"][:12] for item in pair),
             "evaluated part": tuple(item.result["evaluated_on"] for item in pair),
             "evaluated images": tuple(item.result["evaluated_sha256"][:12] for item in pair),

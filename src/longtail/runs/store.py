@@ -194,7 +194,9 @@ class RunFiles:
         """Read what `save_model` wrote."""
         path = self.verify(name)
         if not path.exists():
-            raise UserError(f"{self.folder} has no model yet: continue it with {self.resume_line}")
+            lost = f"{path} is missing: copy it again, or {self.way_to_evaluate_again}"
+            unfinished = f"{self.folder} has no model yet: continue it with {self.resume_line}"
+            raise UserError(lost if self.finished else unfinished)
         return read_tensors(path)
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:

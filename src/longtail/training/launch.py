@@ -12,8 +12,9 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 from longtail.data.base import Data
-from longtail.data.decoding.host import count_hosts, count_processes
+from longtail.data.decoding.host import count_cores, count_hosts, count_processes
 from longtail.training.inputs import sample_input
 
 WAIT = timedelta(hours=6)
@@ -36,6 +37,8 @@ def launch(machine: MachineConfig) -> Fabric:
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     # Lightning takes a script of sbatch for one of the processes of srun, and waits for the others
     alone = {"SLURM_STEP_NUM_TASKS", "LOCAL_WORLD_SIZE"}.isdisjoint(os.environ)
+    if alone:
+        _check_devices(per_host, accelerator)
     # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before each
     # call would break steps that call the model twice
     fabric = Fabric(
@@ -60,6 +63,18 @@ def find_accelerator(machine: MachineConfig) -> str:
     if machine.device in ("auto", "cuda") and torch.cuda.is_available():
         return "cuda"
     return "mps" if machine.device == "mps" else "cpu"
+
+
+def _check_devices(wanted: int, accelerator: str) -> None:
+    """Refuse to start more processes than this host has CUDA devices, or cores."""
+    cuda = accelerator == "cuda"
+    there = torch.cuda.device_count() if cuda else count_cores()
+    if wanted > there:
+        found = count_noun(there, "CUDA device" if cuda else "core")
+        raise UserError(
+            f"--devices {wanted} starts {wanted} processes, and this machine has {found}: pass "
+            f"--devices {there}{'' if there == 1 else ' or less'}"
+        )
 
 
 def _check_mps(machine: MachineConfig, world: int) -> None:

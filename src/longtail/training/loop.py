@@ -116,10 +116,11 @@ def check_finite(losses: Tensor, finite: bool, *, epoch: int, seed: int, lr: flo
     # a loss is that of the weights before its step, so no loss shows what the last step did
     at = int(bad[0]) if len(bad) else len(losses) - 1
     what = f"loss became {losses[at].item()}" if len(bad) else "weights became infinite or NaN"
+    kept = "; earlier checkpoints are kept" if epoch else ""
     raise UserError(
         f"the {what} at step {epoch * len(losses) + at} (epoch {epoch + 1}, seed {seed}). Training "
-        "stopped without saving this epoch; earlier checkpoints are kept. A smaller --lr "
-        f"(now {lr}) or a longer --warmup usually helps"
+        f"stopped without saving this epoch{kept}. A smaller --lr (now {lr}) or a longer --warmup "
+        "usually helps"
     )
 
 
