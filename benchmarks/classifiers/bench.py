@@ -192,9 +192,13 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def _find_known(
         self, wanted: Sequence[tuple[ClassifierRecipe, int]]
     ) -> Sequence[Mapping[str, Any]]:
-        """Find results to price `wanted` by; other folders have them for a network new here."""
+        """Find results to price `wanted` by; other folders have them for a network new here.
+
+        A network is new, too, if other commands shared the device with all of its results.
+        """
         known = [result for recipe in self.recipes for result in self.read_results(recipe)]
-        lacking = {r.config.backbone for r, _ in wanted} - {r["backbone"] for r in known}
+        measured = {r["backbone"] for r in known if not r.get("shared_device")}
+        lacking = {r.config.backbone for r, _ in wanted} - measured
         if not lacking:
             return known
         folders = (self.results.parent, RESULTS)  # the latter where the former has none

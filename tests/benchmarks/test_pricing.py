@@ -89,6 +89,14 @@ def test_another_benchmark_gives_the_price_where_there_are_no_results(bench):
     assert said == f"work, about {whole:.0f} s by existing results (NVIDIA H200)"
 
 
+def test_results_of_a_shared_device_give_way_to_another_benchmark(bench, monkeypatch):
+    whole = price(bench, "baseline")
+    own = {**RESULT, "images_per_second": 1.0}
+    for result, expected in ((own, 100 * whole), ({**own, "shared_device": True}, whole)):
+        monkeypatch.setattr(ClassifierBench, "read_results", lambda self, recipe, r=result: [r])
+        assert price(bench, "baseline") == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])
 def test_shares_are_a_partition_that_keeps_shared_trainings_together(parts, bench):
     work = select_recipes(bench.recipes, None, ())

@@ -29,6 +29,7 @@ from longtail.runs.places import find_missing
 from longtail.runs.plan import DataOf, Job
 from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
+from longtail.runs.store import CONFIG
 from longtail.runs.train import Shared, train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
 from longtail.training.loop import Progress
@@ -230,6 +231,17 @@ def _need_no_data(jobs: Sequence[Job]) -> bool:
     return True
 
 
+def _check_moved(jobs: Sequence[Job]) -> None:
+    """Say how to continue a run whose data lies elsewhere now."""
+    for job in jobs:
+        missing = find_missing(job.config, kinds.is_path)
+        if missing and (job.run.folder / CONFIG).exists():
+            raise UserError(
+                f"{missing[0]} does not exist. If it has moved, repeat the command that started "
+                f"{job.run.folder} with its new place and --resume"
+            )
+
+
 def _settle(
     jobs: Sequence[Job], data: Any, *, resume: bool, overwrite: bool
 ) -> tuple[list[Job], DataOf]:
@@ -242,6 +254,8 @@ def _settle(
         job.check_weights(overwrite=overwrite)
     for weights in {job.config.weights for job in jobs if job.config.weights}:
         check_readable(weights)
+    if resume and not isinstance(data, Data):
+        _check_moved(jobs)
     loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
     jobs = [planning.settle_method(job, loaded(job)) for job in jobs]
     jobs = own_recipe.settle_trainings(jobs, loaded)
