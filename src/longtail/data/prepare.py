@@ -41,25 +41,7 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
 
     Counts, hash, mean and std are those of the training part before anything is held out.
     """
-    if config.evaluate_on == "val":
-        kept = {part: rows for part, rows in source.parts.items() if part != "test"}
-        source = replace(source, parts=kept)
-    _check_options(source, name, ratio, config)
-    if source.multi_label:
-        log.info("%s has %s", name, describe_sets(source.train.labels))
-    problems = Problems(source.problems)
-    with problems.collect():
-        check_labels(source)
-        source = drop_small_classes(source, config.min_count, name)
-    if ratio is not None:
-        problems.raise_all()  # a cut needs images of every class
-        source = cut(source, ratio, config.subset_seed)
-        source = drop_small_classes(source, config.min_count, name)
-    groups = find_duplicates(source)
-    if warnings := [*source.missing, *source.warnings, *describe_duplicates(source, groups)]:
-        log.warning("\n".join(warnings))
-    source = mark_copies(source, groups)
-    source = replace(source, problems=tuple(problems.errors))  # reading adds its own
+    source = _select_rows(source, name, ratio, config)
     holds_out = config.val_fraction > 0 and "val" not in source.parts
     if config.val_fraction and not holds_out:
         log.warning(
@@ -90,6 +72,29 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         std=std,
         files=config,
     )
+
+
+def _select_rows(source: Source, name: str, ratio: float | None, config: DataConfig) -> Source:
+    """Return the rows of `source` that are used, checked, cut and with their copies marked."""
+    if config.evaluate_on == "val":
+        kept = {part: rows for part, rows in source.parts.items() if part != "test"}
+        source = replace(source, parts=kept)
+    _check_options(source, name, ratio, config)
+    if source.multi_label:
+        log.info("%s has %s", name, describe_sets(source.train.labels))
+    problems = Problems(source.problems)
+    with problems.collect():
+        check_labels(source)
+        source = drop_small_classes(source, config.min_count, name)
+    if ratio is not None:
+        problems.raise_all()  # a cut needs images of every class
+        source = cut(source, ratio, config.subset_seed)
+        source = drop_small_classes(source, config.min_count, name)
+    groups = find_duplicates(source)
+    if warnings := [*source.missing, *source.warnings, *describe_duplicates(source, groups)]:
+        log.warning("\n".join(warnings))
+    source = mark_copies(source, groups)
+    return replace(source, problems=tuple(problems.errors))  # reading adds its own
 
 
 def _check_options(source: Source, name: str, ratio: float | None, config: DataConfig) -> None:

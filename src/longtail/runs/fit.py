@@ -192,16 +192,7 @@ def run_jobs(
     def begin() -> None:
         # again: no other process can change them now
         _check_folders(jobs, resume=resume, overwrite=overwrite)
-        for job in unfinished:
-            if overwrite or not job.run.finished:
-                job.run.begin(
-                    job.config,
-                    overwrite=overwrite,
-                    cuda=packing.on_cuda(fabric),
-                    weights_id=job.weights_id,
-                    ranks=fabric.world_size,
-                    has_place=data_of(job).has_place,
-                )
+        _begin_runs(unfinished, data_of, fabric, overwrite=overwrite)
 
     folders, shared = [job.run.folder for job in unfinished], Shared()
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):
@@ -268,6 +259,20 @@ def _check_folders(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> Non
     for job in jobs:
         job.run.check(job.config, resume=resume, overwrite=overwrite)
         job.check_weights(overwrite=overwrite)
+
+
+def _begin_runs(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric, *, overwrite: bool) -> None:
+    """Make the folders of `jobs`, but for finished ones that stay."""
+    for job in jobs:
+        if overwrite or not job.run.finished:
+            job.run.begin(
+                job.config,
+                overwrite=overwrite,
+                cuda=packing.on_cuda(fabric),
+                weights_id=job.weights_id,
+                ranks=fabric.world_size,
+                has_place=data_of(job).has_place,
+            )
 
 
 def _schedule(

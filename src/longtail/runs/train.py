@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from lightning.fabric import Fabric
 
 from longtail.core.config import Config, TrainConfig
 from longtail.core.errors import UserError
-from longtail.core.interrupt import defer_interrupt
+from longtail.core.interrupt import Interrupt, defer_interrupt
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.checkpoint import explain_restoring
@@ -63,54 +64,23 @@ def train_jobs(
     """
     replicas = _build_replicas(jobs, data_of, fabric, shared.frozen)
     done = _restore(jobs, replicas, fabric, others)
+    last = max(replica.epochs for replica in replicas)
     progress = progress if fabric.global_rank == 0 else None
     if progress:
-        progress.begin(
-            _title(jobs, replicas), max(replica.epochs for replica in replicas), done.epoch
-        )
+        progress.begin(_title(jobs, replicas), last, done.epoch)
     clock = Stopwatch(done.seconds, done.capture_seconds)
-    last_save = done.seconds if done.epoch else -math.inf  # the first epoch is saved at once
-    last_epoch = done.epoch
-
-    def images_until(epoch: int) -> int:
-        return sum(replica.images_in(0, epoch) for replica in replicas)
-
-    def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
-        nonlocal last_save, last_epoch
-        last_epoch, stopping = epoch, is_true_on_any_rank(interrupt.requested, fabric)
-        due = stopping or clock.seconds - last_save >= jobs[0].config.machine.save_seconds
-        seconds_per_image = clock.seconds / images_until(epoch)
-        for job, replica, record in zip(jobs, replicas, records, strict=True):
-            if record is None:
-                continue
-            record["val"] = _score_held_out(replica)
-            if fabric.global_rank != 0:
-                continue
-            job.run.append_metrics(record, epoch=epoch - 1)
-            if due or epoch == replica.epochs:
-                share = seconds_per_image * replica.images_in(0, epoch)
-                _save(job, replica, Checkpoint(epoch, share, clock.paused_seconds))
-        if due:
-            last_save = clock.seconds
-        if progress:
-            progress.epoch(next(record for record in records if record))
-        if stopping:
-            raise interrupt.kind
-
-    def announce_stop() -> None:
-        if fabric.global_rank == 0:
-            logger.warning(
-                "finishing epoch %d, then saving; press Ctrl-C again to stop at once",
-                last_epoch + 1,
-            )
-
+    epochs = _Epochs(jobs, replicas, fabric, progress, clock, done)
     random = torch.random.fork_rng(devices=[fabric.device] if on_cuda(fabric) else [])
-    with random, defer_interrupt(announce_stop) as interrupt:
+    with random, defer_interrupt(epochs.announce_stop) as interrupt:
         failed = train(
-            replicas, start=done.epoch, after_epoch=after_epoch, progress=progress, clock=clock
+            replicas,
+            start=done.epoch,
+            after_epoch=partial(epochs.end, interrupt=interrupt),
+            progress=progress,
+            clock=clock,
         )
     clock.stop()
-    images = images_until(max(replica.epochs for replica in replicas))
+    images = epochs.count_images(last)
     return FinishedTraining(replicas, failed, images / clock.seconds, clock, shared)
 
 
@@ -121,6 +91,61 @@ class Checkpoint(NamedTuple):
     seconds: float = 0.0
     """Its share, by images, of the seconds that trainings side by side took together."""
     capture_seconds: float = 0.0
+
+
+class _Epochs:
+    """The epochs of trainings side by side, which it records and saves."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        replicas: Sequence[Trainer],
+        fabric: Fabric,
+        progress: Progress | None,
+        clock: Stopwatch,
+        done: Checkpoint,
+    ):
+        self.jobs, self.replicas, self.fabric = jobs, replicas, fabric
+        self.progress, self.clock = progress, clock
+        self.done = done.epoch
+        # the first epoch is saved at once
+        self.saved_at = done.seconds if done.epoch else -math.inf
+
+    def count_images(self, epoch: int) -> int:
+        """Count the images that all replicas pass until the end of `epoch`."""
+        return sum(replica.images_in(0, epoch) for replica in self.replicas)
+
+    def end(
+        self, epoch: int, records: Sequence[dict[str, Any] | None], *, interrupt: Interrupt
+    ) -> None:
+        """Record and, from time to time, save an epoch; raise the interrupt that it came to."""
+        self.done, stopping = epoch, is_true_on_any_rank(interrupt.requested, self.fabric)
+        every = self.jobs[0].config.machine.save_seconds
+        due = stopping or self.clock.seconds - self.saved_at >= every
+        seconds_per_image = self.clock.seconds / self.count_images(epoch)
+        for job, replica, record in zip(self.jobs, self.replicas, records, strict=True):
+            if record is None:
+                continue
+            record["val"] = _score_held_out(replica)
+            if self.fabric.global_rank != 0:
+                continue
+            job.run.append_metrics(record, epoch=epoch - 1)
+            if due or epoch == replica.epochs:
+                share = seconds_per_image * replica.images_in(0, epoch)
+                _save(job, replica, Checkpoint(epoch, share, self.clock.paused_seconds))
+        if due:
+            self.saved_at = self.clock.seconds
+        if self.progress:
+            self.progress.epoch(next(record for record in records if record))
+        if stopping:
+            raise interrupt.kind
+
+    def announce_stop(self) -> None:
+        """Say that the training stops at the end of the epoch."""
+        if self.fabric.global_rank == 0:
+            logger.warning(
+                "finishing epoch %d, then saving; press Ctrl-C again to stop at once", self.done + 1
+            )
 
 
 def _save(job: Job, replica: Trainer, done: Checkpoint) -> None:
