@@ -114,6 +114,10 @@ def read_page(path: Path) -> str:
     return " ".join(path.read_text(encoding="utf-8").split())
 
 
+BARELY = 0.2
+"""Distance from two standard errors within which the docs call a method barely above or level."""
+
+
 def count_errors(
     theirs: Sequence[float], ours: Sequence[float], rows: Sequence[Sequence[float]]
 ) -> float:

@@ -14,7 +14,7 @@ from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.classifiers.paper_tables import BELOW
 from benchmarks.classifiers.recipes import ClassifierRecipe
 from cifar_table import FOLDERS, PAIR, RIVALS
-from helpers import count_errors, read_page
+from helpers import BARELY, count_errors, read_page
 from longtail.evaluation import tables
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +25,6 @@ THEIRS_BBN = f"{THEIRS}-dual"
 """Those of BBN's, which has the network of our recipe."""
 SHARDED, PROCESSES = "474a336", "f756b5b"
 """Commits at which three shards, and later four processes, shared a device."""
-BARELY = 0.2
-"""Distance from two standard errors within which the docs call a method barely above or level."""
 
 
 def read_results(data: str, method: str, cell: str = OURS) -> list[dict]:
@@ -218,16 +216,10 @@ def test_rivals_under_the_better_recipe_are_where_the_docs_say():
     }
     barely = {cell for cell, count in errors.items() if abs(abs(count) - 2) < BARELY}
     assert barely == {("cifar10-lt-10", "ldam-drw"), ("cifar10-lt-100", "bbn")}
-    sentence = (
-        "ahead in 19, level in seven (on CIFAR-10-LT BBN, mixup and, barely, LDAM at 10 and, "
-    )
-    sentence += (
-        "barely, BBN at 100; on CIFAR-100-LT BBN at 50, and LDAM and focal at 10) and behind "
-    )
-    sentence += (
-        "in four (on CIFAR-100-LT LDAM at 100 and 50, and the class-balanced loss and BBN at "
-    )
-    assert f"{sentence}10)." in page
+    sentence = "ahead in 19, level in seven (on CIFAR-10-LT BBN, mixup and, barely, LDAM at 10 and,"
+    sentence += " barely, BBN at 100; on CIFAR-100-LT BBN at 50, and LDAM and focal at 10) and "
+    sentence += "behind in four (on CIFAR-100-LT LDAM at 100 and 50, and the class-balanced loss "
+    assert f"{sentence}and BBN at 10)." in page
     higher = {cell for cell in level if errors[cell] > 0}
     assert higher == {(data, "bbn") for data in ("cifar10-lt-10", "cifar100-lt-50")}
     lost = "4: LDAM-DRW on CIFAR-100-LT at 100 and 50, class-balanced and BBN at 10"
@@ -308,9 +300,9 @@ def test_the_two_recipes_of_bbn_differ_as_the_docs_say():
             if theirs["train"][name] != value
         }
 
-    for data in FOLDERS:
-        changes = list_changes(data)
-        assert changes.keys() == {"batch_size", "lr", "weight_decay"}
+    changes, *others = map(list_changes, FOLDERS)
+    assert changes.keys() == {"batch_size", "lr", "weight_decay"}
+    assert all(other == changes for other in others)
     batch, rate, decay = (changes[name] for name in ("batch_size", "lr", "weight_decay"))
     sentence = f"alone: batch {batch[1]} instead of {batch[0]}, rate {rate[1]} instead of {rate[0]}"
     sentence += f" and weight decay {decay[1]} instead of {decay[0]}."

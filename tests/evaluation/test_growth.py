@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from longtail.evaluation.growth import compare_classes, fit_curve, list_far_below
+from longtail.evaluation.growth import FAR, compare_classes, fit_curve, list_far_below
 
 COUNTS = [500, 300, 200, 120, 80, 50, 30, 20, 12, 8, 5, 3]
 
@@ -39,7 +39,7 @@ def test_a_class_a_point_below_is_not_far_below() -> None:
     accuracies[5] = 99.0
     curve = fit_curve(COUNTS, accuracies)
     outlooks = compare_classes(curve, [str(n) for n in COUNTS], COUNTS, accuracies)
-    assert 1.5 * curve.spread < 0.5 and list_far_below(curve, outlooks) == []
+    assert FAR * curve.spread < 0.5 and list_far_below(curve, outlooks) == []
 
 
 @pytest.mark.parametrize("accuracy", [0.0, 60.0, 100.0])

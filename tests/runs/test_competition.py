@@ -104,14 +104,19 @@ class TestWithAValidationPart:
         assert all(0 <= row["nll"] < 10 for row in run.result["candidates"].values())
 
     def test_the_strongest_value_that_wins_is_doubted(self, tmp_path, monkeypatch, caplog):
-        let_win(monkeypatch, "self-prior:1")
-        fit(tmp_path / "weak", with_validation())
-        assert "the strongest that was tried" not in caplog.text
-        let_win(monkeypatch, "self-prior:2")
-        fit(tmp_path / "strong", with_validation())
-        assert "--rule self-prior:2 won, the strongest that was tried" in caplog.text
-        assert "a class has only 5 images in the held-out part" in caplog.text
-        assert "a weaker one, such as --rule self-prior:1.25" in caplog.text
+        data, said = with_validation(), "--rule self-prior:2 won, the strongest that was tried"
+        kept = [0, 1, *range(5, len(data.val))]  # two of the five images of the first class
+        few = replace(data, val=Split(data.val.inputs[kept], data.val.labels[kept]))
+        for name, part, warned in (
+            *(("self-prior:1", few, False), ("self-prior:2", data, False)),
+            ("self-prior:2", few, True),
+        ):
+            caplog.clear()
+            let_win(monkeypatch, name)
+            fit(tmp_path / f"{name}-{len(part.val)}", part)
+            assert (said in caplog.text) is warned
+        assert "a class has only 2 images in the held-out part" in caplog.text
+        assert "a weaker one, such as --rule self-prior:1" in caplog.text
 
     @pytest.mark.parametrize("rule", ["tde:1.5", "logit-adjustment:1", "nearest-mean"])
     def test_each_kind_of_rule_is_shipped_as_it_was_evaluated(self, rule, tmp_path, monkeypatch):

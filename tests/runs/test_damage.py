@@ -115,7 +115,7 @@ def test_a_file_that_changes_the_answers_is_missed(whole, tmp_path, name):
 def test_a_finished_run_without_its_model_is_evaluated_again(whole, tmp_path):
     run = copy(whole, tmp_path / "run")
     (run.folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model\.safetensors is missing.* delete .*result\.json"):
+    with pytest.raises(UserError, match=r"model\.safetensors is missing\. .*delete .*result\.json"):
         run.load_model()
     (run.folder / "result.json").unlink()
     config, method = stepping_config(), "baseline-self-prior"

@@ -10,9 +10,8 @@ import yaml
 
 import longtail as lt
 from helpers import photos, tiny_data
-from interrupted import Kill, KillAfter, same_tensors
+from interrupted import Kill, KillAfter
 from longtail.cli import parser as cli
-from longtail.core.errors import UserError
 from longtail.runs.folder import Run
 from longtail.serving.write import card_path
 
@@ -192,24 +191,6 @@ def test_a_finished_run_is_shown_without_its_data(typed, project, capsys, caplog
     assert "train.epochs 1 -> 7" in refused(capsys, *words, "--epochs", "7")
     Path("runs/x/result.json").unlink()  # so it is to be evaluated again
     assert "photos does not exist" in refused(capsys, *words)
-
-
-@pytest.mark.parametrize("ratio", ["", ":3"])
-def test_a_training_goes_on_where_its_data_has_moved(ratio, project, capsys):
-    small = dict(backbone="conv4", epochs=3, batch_size=4, augment="none", device="cpu")
-    small |= dict(method="cosine", save_seconds=0.0)
-    whole = lt.fit(f"photos{ratio}", out="runs/whole", **small)
-    with pytest.raises(Kill):
-        lt.fit(f"photos{ratio}", out="runs/x", progress=KillAfter(2), **small)
-    moved = (project / "photos").rename(project / "pictures")
-    said = refused(capsys, "train", "--resume", "--out", "runs/x")
-    assert f"{project}/photos{ratio} does not exist. If it has moved, repeat the command" in said
-    run = lt.fit(f"pictures{ratio}", out="runs/x", resume=True, **small)
-    assert same_tensors(run, whole) and run.config.data == f"{moved}{ratio}"
-    moved.rename(project / "photos")
-    min((project / "photos/train/ant").iterdir()).unlink()
-    with pytest.raises(UserError, match="was made with other images than"):
-        lt.fit(f"photos{ratio}", out="runs/x", resume=True, **small)
 
 
 @pytest.mark.parametrize("both_parts", [False, True])

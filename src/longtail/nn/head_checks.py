@@ -56,5 +56,5 @@ def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
         return float(alpha)
     shown = f"{float(alpha):g}" if number and not isinstance(alpha, int) else str(alpha)[:SHOWN]
     end = f" to {LARGEST_ALPHA:g}" if number and alpha > LARGEST_ALPHA else ""
-    choices = f"a number from 0 up{end}{', or auto' * or_auto}"
-    raise UserError(f"alpha {shown} must be {choices}; 0 turns TDE off")
+    other = ", or auto" if or_auto else ""
+    raise UserError(f"alpha {shown} must be a number from 0 up{end}{other}; 0 turns TDE off")

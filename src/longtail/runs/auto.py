@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 TUNING_FRACTION = 0.2
 """Part of each training class that a tuning run holds out."""
+FEW = 2
+"""Held-out images of a class that can decide alone how strong a rule is."""
 
 
 @dataclass(frozen=True)
@@ -179,16 +181,18 @@ def _warn_about_choice(choice: Choice, winner: Standing, trained: Tuned) -> None
 
 
 def _warn_about_strength(choice: Choice, value: Value, labels: Tensor) -> None:
-    """Warn if the strongest value of a rule won: one or two held-out images can cause that."""
+    """Warn if the strongest value of a rule won where a few held-out images can decide that."""
     tried = [each for each in choice.grid if name_rule(each) == name_rule(value)]
-    if len(tried) < 2 or value != tried[-1]:
-        return
     counts = labels.bincount()
-    option, weaker = choice.option, tried[len(tried) // 2]
+    fewest = int(counts[counts > 0].min())
+    if len(tried) < 2 or value != tried[-1] or fewest > FEW:
+        return
+    weaker = tried[(len(tried) - 1) // 2]
+    shown, other = (x if isinstance(x, str) else f"{x:g}" for x in (value, weaker))
     logger.warning(
         "--%s %s won, the strongest that was tried, and a class has only %s in the held-out part. "
         "It may be too strong: compare it with a weaker one, such as --%s %s",
-        *(option, value, count_noun(int(counts[counts > 0].min()), "image"), option, weaker),
+        *(choice.option, shown, count_noun(fewest, "image"), choice.option, other),
     )
 
 

@@ -29,9 +29,8 @@ from longtail.runs.places import find_missing
 from longtail.runs.plan import DataOf, Job
 from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
-from longtail.runs.store import CONFIG
 from longtail.runs.train import Shared, train_jobs
-from longtail.training.launch import explain_out_of_memory, launch
+from longtail.training.launch import check_devices, explain_out_of_memory, launch
 from longtail.training.loop import Progress
 from longtail.training.model import fit_weights
 from longtail.training.probe import check_fits
@@ -164,6 +163,7 @@ def run_jobs(
     A damaged run or a training that fails does not stop the others: its error is raised when they
     are done.
     """
+    check_devices(jobs[0].config.machine)
     problems = Problems()
     if resume and len(jobs) > 1:
         jobs = _leave_out_damaged(jobs, problems)
@@ -222,17 +222,6 @@ def _need_no_data(jobs: Sequence[Job]) -> bool:
     return True
 
 
-def _check_moved(jobs: Sequence[Job]) -> None:
-    """Say how to continue a run whose data lies elsewhere now."""
-    for job in jobs:
-        missing = find_missing(job.config, kinds.is_path)
-        if missing and (job.run.folder / CONFIG).exists():
-            raise UserError(
-                f"{missing[0]} does not exist. If it has moved, repeat the command that started "
-                f"{job.run.folder} with its new place and --resume"
-            )
-
-
 def _settle(
     jobs: Sequence[Job], data: Any, *, resume: bool, overwrite: bool
 ) -> tuple[list[Job], DataOf]:
@@ -245,8 +234,6 @@ def _settle(
         job.check_weights(overwrite=overwrite)
     for weights in {job.config.weights for job in jobs if job.config.weights}:
         check_readable(weights)
-    if resume and not isinstance(data, Data):
-        _check_moved(jobs)
     loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
     jobs = [planning.settle_method(job, loaded(job)) for job in jobs]
     jobs = own_recipe.settle_trainings(jobs, loaded)

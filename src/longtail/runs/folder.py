@@ -28,7 +28,7 @@ from longtail.data import kinds
 from longtail.evaluation import tables
 from longtail.evaluation.predictions import NAME, read_table
 from longtail.runs.checkpoint import read_checkpoint, write_checkpoint
-from longtail.runs.places import explain_missing, keep_moved, make_absolute, map_paths, resolve
+from longtail.runs.places import explain_missing, make_absolute, map_paths, resolve
 from longtail.runs.repairs import explain_repair
 from longtail.runs.store import CLASS_MEANS, CONFIG, ENVIRONMENT, METRICS, RunFiles
 
@@ -252,9 +252,7 @@ class Folder(RunFiles, ABC, Generic[C]):
     def list_changes(self, config: C) -> list[str]:
         """List the options in which `config` differs from those that the run was started with."""
         if (self.folder / CONFIG).exists():
-            stored = self.config
-            config = keep_moved(config, stored, self.is_path)
-            pair = (map_paths(each, self.is_path, resolve) for each in (stored, config))
+            pair = (map_paths(each, self.is_path, resolve) for each in (self.config, config))
             return differences(*pair)
         # it was deleted, since it was damaged
         return self._compare_checkpoint(read_checkpoint(self.folder), config) or []

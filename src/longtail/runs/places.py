@@ -33,20 +33,6 @@ def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
     return config.with_options(**(changed | texts))
 
 
-def keep_moved(config: C, stored: C, is_path: IsPath) -> C:
-    """Return `config` with each path of `stored` that leads nowhere any more.
-
-    What lay there has moved; a run compares its images and weights, not their places.
-    """
-    paths = paths_of(config, is_path)
-    gone: dict[str, Any] = {
-        name: str(path) if name in ("data", "weights") else path
-        for name, path in paths_of(stored, is_path).items()
-        if name in paths and not exists(path)
-    }
-    return config.with_options(**gone)
-
-
 def make_absolute(path: Path) -> Path:
     """Make a path absolute if it exists."""
     return Path(os.path.expanduser(path)).absolute() if exists(path) else path

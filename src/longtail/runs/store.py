@@ -194,7 +194,7 @@ class RunFiles:
         """Read what `save_model` wrote."""
         path = self.verify(name)
         if not path.exists():
-            lost = f"{path} is missing: copy it again, or {self.way_to_evaluate_again}"
+            lost = f"{path} is missing. {explain_repair(path, self.command)}"
             unfinished = f"{self.folder} has no model yet: continue it with {self.resume_line}"
             raise UserError(lost if self.finished else unfinished)
         return read_tensors(path)

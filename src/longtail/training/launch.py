@@ -17,6 +17,8 @@ from longtail.data.base import Data
 from longtail.data.decoding.host import count_cores, count_hosts, count_processes
 from longtail.training.inputs import sample_input
 
+PER_CORE = 4
+"""Processes for each core, at most, that a training may start."""
 WAIT = timedelta(hours=6)
 """How long ranks wait for rank 0, which alone evaluates and writes. On LVIS that takes longer than
 the default half hour."""
@@ -37,8 +39,6 @@ def launch(machine: MachineConfig) -> Fabric:
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     # Lightning takes a script of sbatch for one of the processes of srun, and waits for the others
     alone = {"SLURM_STEP_NUM_TASKS", "LOCAL_WORLD_SIZE"}.isdisjoint(os.environ)
-    if alone:
-        _check_devices(per_host, accelerator)
     # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before each
     # call would break steps that call the model twice
     fabric = Fabric(
@@ -58,23 +58,30 @@ def launch(machine: MachineConfig) -> Fabric:
     return fabric
 
 
+def check_devices(machine: MachineConfig) -> None:
+    """Refuse to start more processes than this host has CUDA devices, or cores for them.
+
+    A training goes on with as many as it began with, so a smaller machine may give each a part of
+    a core. What torchrun and srun start is their own choice.
+    """
+    wanted = machine.devices
+    if count_processes(machine) != wanted:
+        return
+    cuda = find_accelerator(machine) == "cuda"
+    there = torch.cuda.device_count() if cuda else count_cores()
+    most = there if cuda else PER_CORE * there
+    if wanted > most:
+        raise UserError(
+            f"--devices {wanted} starts {wanted} processes, but this machine has "
+            f"{count_noun(there, 'CUDA device' if cuda else 'core')}: pass at most {most}"
+        )
+
+
 def find_accelerator(machine: MachineConfig) -> str:
     """Return the kind of device that `machine` asks for here: cuda, mps or cpu."""
     if machine.device in ("auto", "cuda") and torch.cuda.is_available():
         return "cuda"
     return "mps" if machine.device == "mps" else "cpu"
-
-
-def _check_devices(wanted: int, accelerator: str) -> None:
-    """Refuse to start more processes than this host has CUDA devices, or cores."""
-    cuda = accelerator == "cuda"
-    there = torch.cuda.device_count() if cuda else count_cores()
-    if wanted > there:
-        found = count_noun(there, "CUDA device" if cuda else "core")
-        raise UserError(
-            f"--devices {wanted} starts {wanted} processes, and this machine has {found}: pass "
-            f"--devices {there}{'' if there == 1 else ' or less'}"
-        )
 
 
 def _check_mps(machine: MachineConfig, world: int) -> None:
