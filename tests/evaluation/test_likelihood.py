@@ -101,6 +101,14 @@ def test_separated_logits_are_certain():
     assert (wide.nll, wide.spread) == (0.0, 0.0)
 
 
+def test_separated_logits_set_no_limit_to_the_scale():
+    for margin in (0.01, 1.0, 30.0):  # from one on the softmax underflows
+        found = fit((margin * torch.eye(3)).tolist(), [0, 1, 2])
+        assert found.separates and found.usable_scale == 1
+    close = fit([[2.0, 1.0], [1.0, 2.0], [1.2, 1.0]], [0, 1, 1])
+    assert not close.separates and close.usable_scale == pytest.approx(close.scale, rel=1e-5)
+
+
 def test_one_image():
     right, wrong, between = (fit([row], [0]) for row in ([2.0, 1, 0], [0.0, 1, 2], [1.0, 2, -3]))
     assert right.nll == pytest.approx(0.0, abs=1e-12)

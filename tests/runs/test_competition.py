@@ -13,7 +13,9 @@ from longtail import methods
 from longtail.data.base import Data, Split
 from longtail.data.prepare import hold_out
 from longtail.evaluation import scoring
+from longtail.evaluation.likelihood import fit_likelihood
 from longtail.methods import auto
+from longtail.methods.base import Choice
 from longtail.runs import auto as competition
 from longtail.runs.compare import find_runs
 from longtail.runs.fit import fit_all
@@ -102,6 +104,18 @@ class TestWithAValidationPart:
         run = fit(tmp_path / "r", replace(data, val=val))
         assert run.result["alpha_rule"] == "held-out likelihood"
         assert all(0 <= row["nll"] < 10 for row in run.result["candidates"].values())
+
+    def test_images_that_are_all_right_leave_the_default(self):
+        labels, right_of_all = torch.arange(3), 30 * torch.eye(3)
+        right, wrong = (
+            scoring.Standing(fit_likelihood(logits, labels), 0.0)
+            for logits in (right_of_all, right_of_all.roll(1, 0))
+        )
+        choice = Choice("rule", ("self-prior:0.25", "self-prior:1"), default="self-prior:1")
+        both = dict.fromkeys(choice.grid, right)
+        assert competition._choose(choice, both, labels) == "self-prior:1"
+        first = {**both, "self-prior:1": wrong}
+        assert competition._choose(choice, first, labels) == "self-prior:0.25"
 
     def test_the_strongest_value_that_wins_is_doubted(self, tmp_path, monkeypatch, caplog):
         data, said = with_validation(), "--rule self-prior:2 won, the strongest that was tried"

@@ -123,6 +123,14 @@ def test_a_finished_run_without_its_model_is_evaluated_again(whole, tmp_path):
     assert same_tensors(run, whole) and without_clock(run) == without_clock(whole)
 
 
+def test_a_finished_run_gets_a_lost_configuration_back(whole, tmp_path):
+    run = copy(whole, tmp_path / "run")
+    (run.folder / "config.yaml").unlink()
+    config, method = stepping_config(), "baseline-self-prior"
+    fit_all(config, [method], [0], out=run.folder, data=tiny_data(), resume=True)
+    assert Run.open(run.folder).config == whole.config
+
+
 def test_a_run_of_an_older_version_may_lack_class_means(whole, tmp_path):
     run = copy(whole, tmp_path / "run")
     for name in ("class_means.safetensors", NAME):

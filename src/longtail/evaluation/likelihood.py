@@ -31,10 +31,14 @@ class Fit(NamedTuple):
     """Negative log-likelihood of each image, (N,), at that scale."""
 
     @property
+    def separates(self) -> bool:
+        """Whether every label comes first, so that the images set no limit to the scale."""
+        return self.scale > 0.99 * 2**LARGEST
+
+    @property
     def usable_scale(self) -> float:
-        """The factor to ship, in the six digits of a result; 1 if the images set no limit to it."""
-        found = 0 < self.scale < 0.99 * 2**LARGEST
-        return float(f"{self.scale:.6g}") if found else 1.0
+        """The factor to ship, in the six digits of a result; 1 if the images tell none."""
+        return 1.0 if self.scale == 0 or self.separates else float(f"{self.scale:.6g}")
 
 
 @torch.no_grad()
@@ -50,11 +54,13 @@ def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:
     counts = torch.bincount(labels, minlength=logits.shape[1]).double()  # (C,)
     weights = 1 / (counts[labels] * (counts > 0).sum())  # (N,): the same total for each class
     margins = logits - logits.gather(1, labels[:, None])  # (N, C), 0 at the label
+    others = margins.scatter(1, labels[:, None], -torch.inf)
+    separated = (others < 0).all()  # the slope is negative, though it may underflow to 0
     low, high = margins.new_tensor(-LARGEST), margins.new_tensor(LARGEST)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         p = (margins * middle.exp2()).softmax(1)
-        falls = weights @ (p * margins).sum(1) < 0
+        falls = separated | (weights @ (p * margins).sum(1) < 0)
         low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
     scale = torch.where(low > -LARGEST, high.exp2(), 0.0)
     losses = (margins * scale).logsumexp(1)  # (N,)

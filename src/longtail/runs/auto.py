@@ -113,7 +113,7 @@ def decide(
         for name, rival in rivals.items()
     }
     standings = {**_rate_values(job, choice, trained), **_rate_rivals(rivals, tuned)}
-    value = scoring.find_best(standings, trained.labels)
+    value = _choose(choice, standings, trained.labels)
     if replica.fabric.global_rank == 0:
         _warn_about_choice(choice, standings[value], trained)
         _warn_about_strength(choice, value, trained.labels)
@@ -128,6 +128,15 @@ def decide(
         chosen["logit_scale"] = scale = standings[value].fit.usable_scale
     part = None if own else tuned.get(value, trained)
     return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale, part)
+
+
+def _choose(choice: Choice, standings: Mapping[Value, Standing], labels: Tensor) -> Value:
+    """Return the best value, or the default if neither gets a held-out image of `labels` wrong."""
+    best, default = scoring.find_best(standings, labels), choice.default
+    if default in standings and default is not None:
+        both = standings[best].fit.separates and standings[default].fit.separates
+        return default if both else best
+    return best
 
 
 def _keep_fixed(job: Job, replica: Trainer) -> Decision:
@@ -171,6 +180,12 @@ def _warn_about_choice(choice: Choice, winner: Standing, trained: Tuned) -> None
             "suit them badly: hold out an image of each, or set --%s",
             *(len(unseen), len(trained.data.classes), "has" if len(unseen) == 1 else "have"),
             *(choice.option, list_some(unseen), choice.option),
+        )
+    if winner.fit.separates:
+        logger.warning(
+            "all %d held-out images are classified correctly, so they cannot tell how strong a "
+            "rule should be: hold out more images, or compare the values of --%s on others",
+            *(len(trained.labels), choice.option),
         )
     if winner.fit.scale == 0:
         logger.warning(

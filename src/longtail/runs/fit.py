@@ -29,6 +29,7 @@ from longtail.runs.places import find_missing
 from longtail.runs.plan import DataOf, Job
 from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
+from longtail.runs.store import CONFIG
 from longtail.runs.train import Shared, train_jobs
 from longtail.training.launch import check_devices, explain_out_of_memory, launch
 from longtail.training.loop import Progress
@@ -193,6 +194,9 @@ def run_jobs(
         # again: no other process can change them now
         _check_folders(jobs, resume=resume, overwrite=overwrite)
         _begin_runs(unfinished, data_of, fabric, overwrite=overwrite)
+        for job in jobs:
+            if not (job.run.folder / CONFIG).exists():  # of a finished run, where it was damaged
+                job.run.write_config(job.config, has_place=data_of(job).has_place)
 
     folders, shared = [job.run.folder for job in unfinished], Shared()
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):

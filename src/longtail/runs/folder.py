@@ -182,6 +182,10 @@ class Folder(RunFiles, ABC, Generic[C]):
         facts = environment(cuda=cuda) | {"ranks": ranks}
         facts |= {"weights": weights_id} if weights_id else {}
         self.write(ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+        self.write_config(config, has_place=has_place)
+
+    def write_config(self, config: C, *, has_place: bool = True) -> None:
+        """Write config.yaml."""
         is_path = self.is_path if has_place else lambda _: False
         self.write(CONFIG, map_paths(config, is_path, make_absolute).to_yaml())
 

@@ -80,6 +80,11 @@ class Job:
     def check_weights(self, *, overwrite: bool) -> None:
         """Refuse weights that do not exist, or other ones than a begun run started from."""
         own, stored = self.weights_id, None if overwrite else self.run.weights_id
+        if stored and own is None:
+            raise UserError(
+                f"{self.run.folder} started from weights: repeat its --weights, train anew with "
+                "--overwrite, or choose another --out"
+            )
         if stored and stored != own:
             raise UserError(
                 f"{self.run.folder} started from other weights than {self.config.weights} holds "
