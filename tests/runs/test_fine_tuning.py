@@ -1,6 +1,7 @@
 """Runs that start from weights: what they need, what they keep, and what they refuse."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,14 @@ def test_other_weights_under_the_same_name_are_not_resumed(folder):
     torch.save(timm.create_model("test_efficientnet").state_dict(), "test_efficientnet.pth")
     with pytest.raises(UserError, match="run started from other weights than"):
         fit("run", resume=True)
+
+
+def test_forgotten_weights_are_asked_for(folder):
+    run = fit("run")
+    job = Job(*resolve(replace(run.config, weights=None)), run)
+    job.check_weights(overwrite=True)
+    with pytest.raises(UserError, match="run started from weights: repeat its --weights"):
+        job.check_weights(overwrite=False)
 
 
 @pytest.mark.parametrize("name", ["test_vit", "torchvision/shufflenet_v2_x0_5"])
