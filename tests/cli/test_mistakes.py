@@ -36,9 +36,13 @@ def refused(capsys, *words: str) -> str:
         (("train", "letters-lt", "--milestones"), "--milestones needs a value"),
         (("demo", "x"), "unexpected argument 'x' (see longtail demo --help)"),
         (("demo", "--seeds", "0"), "--seeds 0: must be at least 1"),
-        (("predict", "m", "a.png", "--top", "0"), "--top 0: must be at least 1"),
-        (("predict", "m", "a.png", "--abstain", "0"), "--abstain 0: must be at least 1"),
-        (("predict", "m", "a.png", "--abstain", "3"), "--abstain 3 counts the classes of answer"),
+        (("predict", "m", "a.png", "--top", "0"), "top 0: must be at least 1"),
+        (
+            ("predict", "m", "a.png", "--abstain", "0"),
+            "abstain 0: the most classes in a set",
+        ),
+        (("predict", "m", "a.png", "--abstain", "3"), "abstain 3: give the level of the answer"),
+        (("predict", "m", "a.png", "--sets", "90"), "above 0 and below 1"),
         (("methods", "cosine", "-o", "m.md"), "pass --out or a method, not both"),
         (
             ("detect", "train", "shapes-lvis", "--norm", "frozen"),

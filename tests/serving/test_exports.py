@@ -326,7 +326,7 @@ def test_a_file_is_not_exported_again(runs, tmp_path):
 def test_a_finished_run_that_lost_its_model_names_the_remedy(runs, tmp_path):
     folder = shutil.copytree(runs["baseline"].folder, tmp_path / "run")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="model.safetensors is gone. Copy it again .* evaluates"):
+    with pytest.raises(UserError, match="model.safetensors is missing. Copy it again .* evaluates"):
         lt.export(folder, out=tmp_path / "m.onnx")
 
 

@@ -405,7 +405,7 @@ def test_more_processes_than_devices_are_refused(monkeypatch):
     monkeypatch.setattr(launching, "count_cores", lambda: 2)
     launching.check_devices(MachineConfig(device="cpu", devices=8))
     with pytest.raises(UserError, match="starts 9 processes, but this machine has 2 cores: pass"):
-        launching.check_devices(MachineConfig(device="cpu", devices=9))
+        launch(MachineConfig(device="cpu", devices=9))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="machine has 1 CUDA device: pass at most 1"):

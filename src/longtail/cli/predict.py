@@ -82,7 +82,10 @@ class Predict:
         """Print the classes of each image, in order, or write them to a file."""
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
-        self._check_numbers()
+
+        from longtail.serving.answers import check_numbers
+
+        check_numbers(self.top, self.sets, self.abstain)
         self._check_out()
         fabric = self._launch()
         check_order(self.model, self.images)
@@ -106,17 +109,6 @@ class Predict:
         alone = fabric is None or fabric.world_size == 1
         if skipped and alone:  # torchrun would report the code of a rank as a failure
             sys.exit(1)
-
-    def _check_numbers(self) -> None:
-        """Refuse numbers of classes that mean nothing, before the model is loaded."""
-        for flag, value in (("--top", self.top), ("--abstain", self.abstain)):
-            if value is not None and value < 1:
-                raise UserError(f"{flag} {value}: must be at least 1")
-        if self.abstain is not None and self.sets is None:
-            raise UserError(
-                f"--abstain {self.abstain} counts the classes of answer sets: pass their level, "
-                "too, as in --sets 0.9"
-            )
 
     def _check_out(self) -> None:
         """Refuse a name that does not imply the format, or implies another than the flag."""

@@ -27,9 +27,8 @@ from longtail.methods.base import Choice, Method
 from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
-from longtail.runs.packing import on_cuda
 from longtail.runs.plan import Job, resolve
-from longtail.runs.train import Shared, train_jobs
+from longtail.runs.train import Shared, begin_run, train_jobs
 from longtail.training.loop import Progress
 from longtail.training.trainer import Trainer
 
@@ -133,10 +132,10 @@ def decide(
 def _choose(choice: Choice, standings: Mapping[Value, Standing], labels: Tensor) -> Value:
     """Return the best value, or the default if neither gets a held-out image of `labels` wrong."""
     best, default = scoring.find_best(standings, labels), choice.default
-    if default in standings and default is not None:
-        both = standings[best].fit.separates and standings[default].fit.separates
-        return default if both else best
-    return best
+    if default is None or default not in standings:
+        return best
+    both = standings[best].fit.separates and standings[default].fit.separates
+    return default if both else best
 
 
 def _keep_fixed(job: Job, replica: Trainer) -> Decision:
@@ -276,14 +275,8 @@ def _train_beside(
         return finished[name]
     inner = replace(job, run=Run(job.run.folder / folder))
     if fabric.global_rank == 0:
-        inner.run.begin(
-            job.config,
-            overwrite=inner.has_other_data(data),  # an earlier version held out other images
-            cuda=on_cuda(fabric),
-            weights_id=job.weights_id,
-            ranks=fabric.world_size,
-            has_place=data.has_place,
-        )
+        # an earlier version held out other images
+        begin_run(inner, data, fabric, overwrite=inner.has_other_data(data))
     fabric.barrier()
     training = train_jobs([inner], lambda _: data, fabric, progress, shared)
     for error in training.failed.values():

@@ -30,7 +30,7 @@ from longtail.runs.plan import DataOf, Job
 from longtail.runs.plan_warnings import warn_about_settings
 from longtail.runs.record import evaluate_training
 from longtail.runs.store import CONFIG
-from longtail.runs.train import Shared, train_jobs
+from longtail.runs.train import Shared, begin_run, train_jobs
 from longtail.training.launch import check_devices, explain_out_of_memory, launch
 from longtail.training.loop import Progress
 from longtail.training.model import fit_weights
@@ -164,7 +164,7 @@ def run_jobs(
     A damaged run or a training that fails does not stop the others: its error is raised when they
     are done.
     """
-    check_devices(jobs[0].config.machine)
+    check_devices(jobs[0].config.machine)  # before images are read
     problems = Problems()
     if resume and len(jobs) > 1:
         jobs = _leave_out_damaged(jobs, problems)
@@ -193,7 +193,9 @@ def run_jobs(
     def begin() -> None:
         # again: no other process can change them now
         _check_folders(jobs, resume=resume, overwrite=overwrite)
-        _begin_runs(unfinished, data_of, fabric, overwrite=overwrite)
+        for job in unfinished:
+            if overwrite or not job.run.finished:
+                begin_run(job, data_of(job), fabric, overwrite=overwrite)
         for job in jobs:
             if not (job.run.folder / CONFIG).exists():  # of a finished run, where it was damaged
                 job.run.write_config(job.config, has_place=data_of(job).has_place)
@@ -250,20 +252,6 @@ def _check_folders(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> Non
     for job in jobs:
         job.run.check(job.config, resume=resume, overwrite=overwrite)
         job.check_weights(overwrite=overwrite)
-
-
-def _begin_runs(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric, *, overwrite: bool) -> None:
-    """Make the folders of `jobs`, but for finished ones that stay."""
-    for job in jobs:
-        if overwrite or not job.run.finished:
-            job.run.begin(
-                job.config,
-                overwrite=overwrite,
-                cuda=packing.on_cuda(fabric),
-                weights_id=job.weights_id,
-                ranks=fabric.world_size,
-                has_place=data_of(job).has_place,
-            )
 
 
 def _schedule(

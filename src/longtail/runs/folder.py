@@ -184,8 +184,8 @@ class Folder(RunFiles, ABC, Generic[C]):
         self.write(ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
         self.write_config(config, has_place=has_place)
 
-    def write_config(self, config: C, *, has_place: bool = True) -> None:
-        """Write config.yaml."""
+    def write_config(self, config: C, *, has_place: bool) -> None:
+        """Write config.yaml, with absolute paths if the data has a place."""
         is_path = self.is_path if has_place else lambda _: False
         self.write(CONFIG, map_paths(config, is_path, make_absolute).to_yaml())
 

@@ -13,6 +13,7 @@ from lightning.fabric import Fabric
 from longtail.core.config import Config, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.interrupt import Interrupt, defer_interrupt
+from longtail.data.base import Data
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.checkpoint import explain_restoring
@@ -47,6 +48,18 @@ class FinishedTraining:
     clock: Stopwatch
     """Seconds of training, also of those before an interruption; without the last evaluation."""
     shared: Shared
+
+
+def begin_run(job: Job, data: Data, fabric: Fabric, *, overwrite: bool) -> None:
+    """Make the folder of `job`, which is trained on `data`; only rank 0 calls this."""
+    job.run.begin(
+        job.config,
+        overwrite=overwrite,
+        cuda=on_cuda(fabric),
+        weights_id=job.weights_id,
+        ranks=fabric.world_size,
+        has_place=data.has_place,
+    )
 
 
 def train_jobs(

@@ -66,15 +66,6 @@ class Answers:
     """Least probability at which an input has each label; None if each input has one."""
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise UserError(f"top {self.top}: must be at least 1")
-        if self.widest is not None and self.widest < 1:
-            raise UserError(f"abstain {self.widest}: the most classes in a set; must be at least 1")
-        if self.widest is not None and self.level is None:
-            raise UserError(
-                f"abstain {self.widest}: give the level of the answer sets with it, such as --sets "
-                "0.9; images with wider sets get no answer"
-            )
         if self.level is not None and self.trust is not None:
             self.trust.choose_thresholds(self.level)
 
@@ -154,6 +145,29 @@ class Answers:
         return predictions
 
 
+def check_numbers(top: int, sets: float | None, abstain: int | None) -> None:
+    """Refuse numbers that no model takes, so that a command can do it before it loads one.
+
+    Args:
+        top: number of classes to return.
+        sets: level of the answer sets, if any.
+        abstain: most classes in the set of an image that gets an answer.
+    """
+    if top < 1:
+        raise UserError(f"top {top}: must be at least 1")
+    if sets is not None:
+        check_level(sets)
+    if abstain is None:
+        return
+    if abstain < 1:
+        raise UserError(f"abstain {abstain}: the most classes in a set; must be at least 1")
+    if sets is None:
+        raise UserError(
+            f"abstain {abstain}: give the level of the answer sets with it, such as --sets 0.9; "
+            "images with wider sets get no answer"
+        )
+
+
 def check_certainty(
     about: ModelDescription, trust: Trust | None, sets: float | None, false_alarms: float
 ) -> None:
@@ -167,7 +181,6 @@ def check_certainty(
     """
     if sets is not None:
         require_one_label(about, "an answer set")
-        check_level(sets)
         known = require_trust(about, trust, "an answer set")
         _warn_of_full_sets(known, sets)
         _warn_of_unmeasured_classes(about, known)

@@ -22,7 +22,7 @@ from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import Answers, check_certainty, read_trust, start_mix
+from longtail.serving.answers import Answers, check_certainty, check_numbers, read_trust, start_mix
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork
@@ -239,6 +239,7 @@ class Predictor:
         """
         refuse_path(images)
         trust = self.trust
+        check_numbers(top, sets, abstain)
         check_certainty(self.about, trust, sets, false_alarms)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
         return self._answer(images, answers, start_mix(self.about, trust) if adapt else None)

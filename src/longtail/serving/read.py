@@ -26,7 +26,6 @@ from longtail.evaluation.stored import check_result
 from longtail.evaluation.trust import check_trust
 from longtail.runs.folder import Run
 from longtail.runs.places import describe_runs_below
-from longtail.runs.repairs import explain_repair
 from longtail.runs.store import CLASS_MEANS, CONFIG
 from longtail.serving.model import WAY_OUT, ModelDescription, ServedModel, read_thresholds
 from longtail.training.model import Blueprint
@@ -126,9 +125,6 @@ def read_run(run: Run | Path | str) -> ServedModel:
     source = f"{run.folder}/result.json"
     check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
     check_result(result, source, EVALUATE_AGAIN)
-    trained = run.folder / WEIGHTS
-    if not trained.exists():
-        raise UserError(f"{trained} is gone. {explain_repair(trained)}")
     weights = run.load_model()
     if run.has("head.safetensors"):
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}

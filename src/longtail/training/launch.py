@@ -26,6 +26,7 @@ the default half hour."""
 
 def launch(machine: MachineConfig) -> Fabric:
     """Start the processes that `machine` asks for, or join those of torchrun or SLURM."""
+    check_devices(machine)
     per_host, hosts = count_processes(machine), count_hosts(machine)
     world, wanted = per_host * hosts, machine.device
     if wanted == "cuda" and not torch.cuda.is_available():
