@@ -59,11 +59,13 @@ class BenchCommand:
     audit and serving: by default 20,000."""
     rows: int = 1_000_000
     """For scale: number of generated rows."""
-    variants: str = "search"
-    """For frontier: a set of variants in benchmarks/frontier/variants, or a YAML file."""
+    variants: str | None = None
+    """For frontier, which evaluates on the test part, and frontier-search, which trains on four
+    fifths of each class and evaluates on the rest: a set of variants in
+    benchmarks/frontier/variants, or a YAML file; by default `final` and `search`."""
     shard: str = "0/1"
-    """For recipes of detectors, frontier, integrations and trust: PART/PARTS of the trainings to
-    run here; 0/6 is the first of six. Several processes may share a device."""
+    """For recipes of detectors, frontier, frontier-search, integrations and trust: PART/PARTS of
+    the trainings to run here; 0/6 is the first of six. Several processes may share a device."""
     processes: int = 1
     """For recipes of classifiers: number of processes that share the device and the trainings.
     Several fill a GPU better than one, if NVIDIA's MPS is running (nvidia-cuda-mps-control -d). For
@@ -79,12 +81,10 @@ class BenchCommand:
     other code in the rooms that make them. Whole trainings are made again; their runs lie in
     RUNS/VERSION."""
     out: Path | None = None
-    """For frontier and integrations: file that gets a line of JSON for each training, by default
-    VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
-    has a line here or in a file of that folder is skipped."""
-    held_out: bool = False
-    """For frontier: train on four fifths of each class, and evaluate on the rest of the training
-    set instead of the test part."""
+    """For frontier, frontier-search and integrations: file that gets a line of JSON for each
+    training, by default VARIANTS.jsonl in RESULTS/NAME, or
+    RESULTS/integrations/integrations.jsonl. A training that has a line here or in a file of that
+    folder is skipped."""
     epochs: int | None = None
     """For trust: epochs of every training, to try the command out."""
     dry_run: bool = False
@@ -104,7 +104,7 @@ class BenchCommand:
       python -m benchmarks cost --device cpu
       python -m benchmarks audit --root ~/data --only copies
       python -m benchmarks attack --tries 2000 --only recipe
-      python -m benchmarks frontier --root ~/data --variants search --held-out --shard 0/6
+      python -m benchmarks frontier-search --root ~/data --shard 0/6
       python -m benchmarks trust --root ~/data --only cifar100 --shard 0/6
       python -m benchmarks shapes-lvis --seeds 1"""
 

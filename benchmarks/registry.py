@@ -16,7 +16,7 @@ RESULTS = Path("results")
 """The committed results, seen from the root of a checkout."""
 OPTIONS = (
     *("seeds", "only", "root", "recipes", "runs", "tries", "images", "rows", "variants", "shard"),
-    *("processes", "shared_device", "minutes", "again", "out", "held_out", "epochs", "dry_run"),
+    *("processes", "shared_device", "minutes", "again", "out", "epochs", "dry_run"),
 )
 """Options of `python -m benchmarks` that only some benchmarks read, except machine options."""
 MACHINE = "machine"
@@ -30,6 +30,8 @@ CLASSIFIER_OPTIONS = (
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*TRAINING, "seeds", "only", "recipes", "shard", "again")
 """The `OPTIONS` that a folder of recipes of detectors reads."""
+FRONTIER_OPTIONS = (*TRAINING, "seeds", "only", "variants", "shard", "out")
+"""The `OPTIONS` that a set of variants reads."""
 AT_LEAST_ONE = ("seeds", "processes", "tries", "images", "epochs")
 """Options that are numbers of something."""
 
@@ -44,6 +46,8 @@ class Benchmark:
     """The `OPTIONS` that it reads, `MACHINE`, or single options of a machine."""
     room: str = ROOMS[-1]
     """Room of the package that makes its results, with the rooms above it."""
+    table_per_file: bool = False
+    """Whether each result file has a table, and so a version of the code, of its own."""
 
     def run(self, command: "BenchCommand") -> None:
         """Run it, and write its page."""
@@ -72,9 +76,8 @@ BENCHMARKS = {
     "scale": Benchmark("embeddings.scale", ("rows",)),
     "audit": Benchmark("audit.command", ("seeds", "only", "images", "root", "runs")),
     "serving": Benchmark("speed.serving", ("seeds", "only", "images", "runs", MACHINE)),
-    "frontier": Benchmark(
-        "frontier.command", (*TRAINING, "seeds", "only", "variants", "shard", "out", "held_out")
-    ),
+    "frontier": Benchmark("frontier.command", FRONTIER_OPTIONS),
+    "frontier-search": Benchmark("frontier.command", FRONTIER_OPTIONS, table_per_file=True),
     "integrations": Benchmark(
         "integrations.command", (*TRAINING, "seeds", "only", "recipes", "shard", "out")
     ),
@@ -92,6 +95,11 @@ BENCHMARKS = {
 def find_room(name: str) -> str:
     """Return the room that makes the results of a benchmark; `runs` makes those of classifiers."""
     return BENCHMARKS[name].room if name in BENCHMARKS else "runs"
+
+
+def has_table_per_file(name: str) -> bool:
+    """Return whether each result file of a benchmark has a table of its own."""
+    return name in BENCHMARKS and BENCHMARKS[name].table_per_file
 
 
 def check_options(command: "BenchCommand") -> None:

@@ -1,8 +1,4 @@
-"""Check the evidence: each result file has a commit, each table one version, each figure a file.
-
-What is known to be missing is listed in RESULTS/known-faults.yaml with the reason. A listed fault
-that is gone must leave the list, which never grows.
-"""
+"""Check the evidence: each result file has a commit, each table one version, each figure a file."""
 
 from pathlib import Path
 
@@ -10,14 +6,9 @@ from benchmarks.check.figures import find_figures_without_file
 from benchmarks.check.pages import make_page
 from benchmarks.common.result_files import list_results, read_results
 from benchmarks.common.versions import ROOMS, ask_git, is_shallow, read_version
-from benchmarks.registry import find_room
+from benchmarks.registry import find_room, has_table_per_file
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
-from longtail.core.plain import check_fields, parse_yaml, read_text
-
-KNOWN = "known-faults.yaml"
-MOST_KNOWN = 2
-"""Known faults at most; lower it as they go, and never raise it."""
 
 Faults = dict[str, str]
 """What is wrong, by the file that it is wrong with."""
@@ -37,13 +28,8 @@ def check_checkout(results: Path) -> None:
         )
 
 
-def check_evidence(root: Path, recipes: Path, results: Path) -> int:
-    """Return the number of known faults.
-
-    Raises:
-        UserError: if there is any other fault, or if a known one is gone.
-    """
-    known = read_known(results / KNOWN)
+def check_evidence(root: Path, recipes: Path, results: Path) -> None:
+    """Raise if there is any fault in the evidence."""
     found = {
         **find_commits_missing(results),
         **find_mixed_versions(results),
@@ -51,31 +37,11 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
         **find_stale_pages(recipes, results),
         **find_figures_without_file(root, recipes, results),
     }
-    new = [f"{name}: {fault}" for name, fault in found.items() if name not in known]
-    gone = [name for name in known if name not in found and not is_shallow(results)]
-    if new:
+    if found:
         raise UserError(
-            f"{count_noun(len(new), 'fault')} in the evidence. Run these benchmarks again, or "
-            "correct the page:\n" + "\n".join(new)
+            f"{count_noun(len(found), 'fault')} in the evidence. Run these benchmarks again, or "
+            "correct the page:\n" + "\n".join(f"{name}: {fault}" for name, fault in found.items())
         )
-    if gone:
-        raise UserError(
-            f"{results / KNOWN} lists "
-            f"{count_noun(len(gone), 'fault that is gone', 'faults that are gone')}: delete these "
-            f"lines, and lower MOST_KNOWN by {len(gone)}:\n" + "\n".join(gone)
-        )
-    return len(known)
-
-
-def read_known(path: Path) -> Faults:
-    """Read the list of known faults, file to reason; empty if there is no such list."""
-    known = (parse_yaml(read_text(path), str(path)) or {}) if path.exists() else {}
-    check_fields(known, {}, str(path), "It maps files to reasons")
-    if len(known) > MOST_KNOWN:
-        raise UserError(
-            f"{path} lists {len(known)} faults, and {MOST_KNOWN} are allowed: correct what is new"
-        )
-    return known
 
 
 def find_commits_missing(results: Path) -> Faults:
@@ -101,16 +67,22 @@ def find_mixed_versions(results: Path) -> Faults:
     shallow = is_shallow(results)
     for page in sorted(results.glob("*.md")):
         room = find_room(page.stem)
-        files = [file for name in _list_shown(page.stem) for file in list_results(results / name)]
-        commits = {commit for path in files for commit in _read_commits(path)}
-        known = {c: c and read_version(c, room, results) for c in commits}
-        versions = {version or commit for commit, version in known.items()}
-        if shallow:  # git does not know what is in most commits
-            versions = {version for version in known.values() if version}
-        if len(versions) > 1:
-            names = ", ".join(sorted(map(str, commits)))
-            faults[_name(page, results)] = f"mixes results of several versions: {names}"
+        for files in _list_tables(page.stem, results):
+            commits = {commit for path in files for commit in _read_commits(path)}
+            known = {c: c and read_version(c, room, results) for c in commits}
+            versions = {version or commit for commit, version in known.items()}
+            if shallow:  # git does not know what is in most commits
+                versions = {version for version in known.values() if version}
+            if len(versions) > 1:
+                names = ", ".join(sorted(map(str, commits)))
+                faults[_name(page, results)] = f"mixes results of several versions: {names}"
     return faults
+
+
+def _list_tables(name: str, results: Path) -> list[list[Path]]:
+    """List the result files of each table on the page of `name`."""
+    files = [file for shown in _list_shown(name) for file in list_results(results / shown)]
+    return [[file] for file in files] if has_table_per_file(name) else [files]
 
 
 def _list_shown(name: str) -> list[str]:
@@ -124,7 +96,7 @@ def find_split_trainings(results: Path) -> Faults:
     faults = {}
     for folder in sorted(path for path in results.iterdir() if path.is_dir()):
         first: dict[str, tuple[str, Path]] = {}
-        for path in list_results(folder):
+        for path in list_results(folder) if not has_table_per_file(folder.name) else ():
             for line in read_results(path):
                 recipe, training = line.get("recipe_id"), line.get("training_id")
                 if recipe and training:

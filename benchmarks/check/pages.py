@@ -14,6 +14,7 @@ from benchmarks.detection import speed as detection_speed
 from benchmarks.detection.bench import DetectionBench
 from benchmarks.embeddings import embeddings, scale, stream
 from benchmarks.frontier import page as frontier_page
+from benchmarks.frontier import search as frontier_search
 from benchmarks.integrations import command as integrations
 from benchmarks.registry import BENCHMARKS
 from benchmarks.speed import cost, rates, serving
@@ -31,6 +32,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "detection-speed": detection_speed.write_table,
     "embeddings": embeddings.write_table,
     "frontier": frontier_page.write_frontier_page,
+    frontier_search.NAME: frontier_search.write_search_page,
     "images": rates.write_table,
     "integrations": _write_integrations,
     "lvis-step": lvis_step.write_table,

@@ -3,7 +3,8 @@
 A set of variants is a YAML file: a recipe, a data set, a number of seeds, options that all variants
 share, and the options of each. Every training appends one line of JSON to a file as soon as it has
 ended. Several processes can share a device: each takes its share of the trainings, skips those that
-have a line already, and resumes what was interrupted.
+have a line already, and resumes what was interrupted. `frontier-search` evaluates on held-out
+training images, and `frontier` on the test part.
 """
 
 import json
@@ -18,6 +19,7 @@ from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, format_spread, read_lines
 from benchmarks.common.shards import describe_trainings, take_shard
 from benchmarks.common.words import select_words
+from benchmarks.frontier import page, search
 from longtail.cli.output import print_lines
 from longtail.core.config import Config, MachineConfig
 from longtail.core.console import Console
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
-"""Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
+"""Part of each training class that the search evaluates on, instead of the test part."""
 KEYS = ("variant", "seed", "data", "evaluated_on", "options")
 """What tells one line of results from another."""
 
@@ -80,13 +82,11 @@ class VariantUnit:
 
 def run_command(command: "BenchCommand") -> None:
     """Train and evaluate the missing variants of a shard, then write the page."""
-    from benchmarks.frontier import page
-
-    units = read_units(
-        command.variants, seeds=command.seeds, held_out=command.held_out, only=command.only
-    )
-    folder = command.results / "frontier"
-    out = command.out or folder / f"{Path(command.variants).stem}.jsonl"
+    held_out = command.name == search.NAME
+    variants = command.variants or ("search" if held_out else "final")
+    units = read_units(variants, seeds=command.seeds, held_out=held_out, only=command.only)
+    folder = command.results / command.name
+    out = command.out or folder / f"{Path(variants).stem}.jsonl"
     wanted = select_missing(units, command.shard, read_lines(folder, out))
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
@@ -106,7 +106,8 @@ def run_command(command: "BenchCommand") -> None:
     if lines:
         print_lines(*table(lines))
         print(f"written to {out}")
-    print(f"written to {page.write_frontier_page(command.results)}")
+    write_page = search.write_search_page if held_out else page.write_frontier_page
+    print(f"written to {write_page(command.results)}")
 
 
 def read_units(

@@ -16,7 +16,7 @@ adjustment and `balanced-contrastive` read class counts of the training set; the
 divides by the counts within a batch. A rule is not applied to a network whose loss knows the
 counts. Flips are the mean logits of an image and its mirror image, under the self-prior, or as
 trained if the loss knows the counts. The raw lines are in [frontier](frontier), the search on
-held-out data in [log.md](frontier/log.md)."""
+held-out data in [frontier-search.md](frontier-search.md)."""
 RULES = {
     "as trained": ("as-trained", "0"),
     "TDE": ("tde", "1"),
@@ -37,8 +37,6 @@ ABLATION = {
     "linear-head": "linear head, without contrast",
 }
 """Rows of the ablation by variant; the first two are trainings of `final`."""
-SEARCHED = "64-400-clipped"
-"""The variant of `clipped` that is the recipe, but for contrast and the doubled block."""
 NETWORKS = {"resnet32": "ResNet-32", "resnet32-dual": "ResNet-32, last block doubled"}
 
 
@@ -147,7 +145,7 @@ def write_frontier_page(results: Path) -> Path:
     final, counted, tiny = (
         group_by_variant(results, name) for name in ("final", "counted", "tiny")
     )
-    parts = [NOTE, describe_choice(results)]
+    parts = [NOTE]
     for data in list_sets(results):
         parts += [f"## Beside published figures: {data}", compare(results, data)]
     parts += ["## Published figures of ensembles and larger networks", list_larger()]
@@ -160,23 +158,6 @@ def write_frontier_page(results: Path) -> Path:
     if table := ablate(results):
         parts += ["## One part left out at a time", table]
     return write_page(results, NAME, parts)
-
-
-def describe_choice(results: Path) -> str:
-    """Return a sentence on the strength of each rule at which held-out images are likeliest."""
-    lines = group_by_variant(results, "clipped").get(SEARCHED)
-    if not lines:
-        return ""
-    found = []
-    for rule, (name, _) in RULES.items():
-        tried = [key for key in lines[0]["rules"][name] if key != "chosen"]
-        nll = {key: sum(line["rules"][name][key]["nll"] for line in lines) for key in tried}
-        if len(nll) > 1:
-            found.append(f"{rule} {min(nll, key=nll.__getitem__)}")
-    return (
-        "On the held-out part, for the usual network without contrast, the likelihood is best at "
-        f"{', '.join(found)}."
-    )
 
 
 def group_by_variant(results: Path, name: str) -> dict[str, list[Line]]:

@@ -9,6 +9,8 @@ from benchmarks.command import main as bench_command
 from benchmarks.common.result_files import append_line, read_lines
 from benchmarks.frontier import command as frontier
 from benchmarks.frontier import page as frontier_page
+from benchmarks.frontier import search
+from helpers import read_page
 from longtail.core.errors import UserError
 from longtail.runs.folder import Run
 
@@ -30,9 +32,9 @@ def variants(tmp_path):
     return str(path)
 
 
-def bench(tmp_path, variants, *words):
+def bench(tmp_path, variants, *words, name="frontier"):
     folders = ("--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs"))
-    bench_command(["frontier", "--variants", variants, "--device", "cpu", *folders, *words])
+    bench_command([name, "--variants", variants, "--device", "cpu", *folders, *words])
 
 
 def test_shards_train_every_variant_once_and_skip_what_is_done(
@@ -70,14 +72,17 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     assert read_lines(out) == [*lines, lines[0]]
 
 
-def test_held_out_leaves_the_test_part_unread(variants, tmp_path, capsys):
-    bench(tmp_path, variants, "--seeds", "1", "--only", "head", "--held-out")
-    (line,) = read_lines(tmp_path / "results/frontier/few.jsonl")
+def test_the_search_leaves_the_test_part_unread(variants, tmp_path, capsys):
+    bench(tmp_path, variants, "--seeds", "1", "--only", "head", name="frontier-search")
+    (line,) = read_lines(tmp_path / "results/frontier-search/few.jsonl")
     assert line["evaluated_on"] == "val" and line["rules"]["tde"]["chosen"] >= 0
     run = Run(tmp_path / "runs/frontier/val/digits-lt-20/head-s0")
     assert run.config.files.val_fraction == 0.2 and run.result["evaluated_on"] == "val"
     shown = capsys.readouterr().out
-    assert f"{line['rules']['tde']['1']['class_mean']:.1f}" in shown
+    tde = f"{line['rules']['tde']['1']['class_mean']:.1f}"
+    assert tde in shown
+    page = (tmp_path / "results/frontier-search.md").read_text()
+    assert f" {tde} |" in page and "of TDE in " in page
 
 
 def test_mistakes_are_named(variants, tmp_path):
@@ -147,7 +152,64 @@ def test_the_comparison_takes_means_over_seeds_and_sorts_them(tmp_path):
     assert "**" not in other and "BALMS" not in other  # no figure there
 
 
-def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
+def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
+    def line(variant, seed, **nll):
+        rules = {
+            rule: {key: {"class_mean": 40.0 + seed, "nll": value} for key, value in tried.items()}
+            for rule, tried in nll.items()
+        }
+        about = {"variant": variant, "seed": seed, "data": "digits-lt:20", "git": f"abcdef{seed}"}
+        return {**about, "backbone": "resnet32", "train": {"epochs": 2}, "rules": rules}
+
+    plain = {"as-trained": {"0": 3.0}}
+    priors = {name: {"1": 2.5, "2": 2.6} for name in ("self-prior", "logit-adjustment")}
+    head = line("head", 1, **plain, **priors, tde={"0": 2.9, "1": 2.8, "1.5": 2.7})
+    head["rules"]["tde"]["chosen"] = 0.0
+    other = line("head", 0, **plain, **priors, tde={"0": 2.9, "1": 2.0, "1.5": 2.1})
+    linear = line(64, 0, **plain, **priors)
+    for each in (head, linear, other):
+        append_line(tmp_path / "frontier-search/b.jsonl", each)
+    append_line(tmp_path / "frontier-search/b-again.jsonl", other)
+    page = search.write_search_page(tmp_path).read_text()
+    assert page.index("## b\n") < page.index("## b-again\n")
+    table = page.partition("## b\n")[2].partition("##")[0]
+    assert "digits-lt:20; ResNet-32; commit abcdef0, abcdef1. Of 3 trainings, strength 1" in table
+    assert "of TDE in 1, of self-prior in 3, of logit adjustment in 3." in table
+    seeds = 3 * ["40.0, 41.0"], ["3.000, 3.000", "2.000, 2.800", "2.500, 2.500", "2.500, 2.500"]
+    row = " | ".join(["head", "2", "40.0, 41.0", *seeds[0], *seeds[1]])
+    assert f"| {row} |" in table
+    assert "| 64 | 2 | 40.0 | - | 40.0 | 40.0 | 3.000 | - | 2.500 | 2.500 |" in table
+
+
+def test_the_docs_and_the_log_say_what_the_search_gives():
+    root = Path(__file__).parents[2]
+    lines = {
+        name: read_lines(root / f"results/frontier-search/{name}.jsonl")
+        for name in ("clipped", "clipped-again")
+    }
+    for line in lines["clipped"] + lines["clipped-again"]:
+        assert [search.find_likeliest(line, rule) for rule in list(search.RULES)[1:]] == ["1"] * 3
+    sentence = "is the likeliest strength of all three rules, among steps of 0.25, in every "
+    sentence += "training of the usual network without contrast and clipped boxes"
+    assert sentence in read_page(root / "docs/frontier.md")
+    nll = {
+        (name, line["variant"], line["seed"]): line["rules"]["tde"]["1"]["nll"]
+        for name, group in lines.items()
+        for line in group
+    }
+    gains = [
+        nll[name, "64-400-letter", seed] - nll[name, "64-400-clipped", seed]
+        for name in lines
+        for seed in (0, 1)
+    ]
+    log = read_page(root / "results/frontier-search/log.md")
+    said = f"Averaged weights gain at 400 epochs in both**, {min(gains):.2f} to {max(gains):.2f}:"
+    assert said in log
+    worse = [value - nll["clipped", *key[1:]] for key, value in nll.items() if "again" in key[0]]
+    assert f"behind those of `clipped`, by {min(worse):.2f} to {max(worse):.2f}." in log
+
+
+def test_the_page_takes_whole_rows_from_other_sets(tmp_path):
     def line(variant, **rules):
         figures = {"class_mean": 50.0, "flips": {"class_mean": 51.0}}
         made = {
@@ -158,14 +220,9 @@ def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
         return {**about, "backbone": "resnet32", "train": {"epochs": 200}, "rules": made}
 
     one = {"tde": {"1": 2.0}, "self-prior": {"1": 2.0}, "logit-adjustment": {"1": 2.0}}
-    several = {"tde": {"0.5": 2.2, "1": 2.1, "1.5": 2.4}, "self-prior": {"0.75": 2.0, "1": 2.1}}
-    searched = line(frontier_page.SEARCHED, **one | several)
-    searched["rules"]["tde"]["chosen"] = 1.0
-    append_line(tmp_path / "frontier/clipped.jsonl", searched)
     append_line(tmp_path / "frontier/final.jsonl", line("c100-100-dual-200", **one))
     append_line(tmp_path / "frontier/ablation.jsonl", line("linear-head", **one))
     page = frontier_page.write_frontier_page(tmp_path).read_text()
-    assert "the likelihood is best at TDE 1, self-prior 0.75." in page
     ablation = page.partition("## One part left out at a time")[2]
     assert "| whole |" in ablation and "| linear head, without contrast |" in ablation
     assert "400 epochs" not in ablation
