@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.nn import functional as F
 
 from helpers import float64, on_two_ranks, stepping_config, tiny_data
@@ -212,6 +213,26 @@ def test_the_statistics_of_averaged_weights_are_those_of_their_own_features(opti
     variances = torch.stack([batch.var((0, 2, 3)) for batch in batches]).mean(0)
     torch.testing.assert_close(got["backbone.layers.1.running_mean"], means)
     torch.testing.assert_close(got["backbone.layers.1.running_var"], variances)
+
+
+def test_a_compiled_training_takes_the_same_steps(tmp_path, monkeypatch):
+    """The same operations, traced: what inductor would then fuse needs a C++ compiler."""
+    compile_module, graphs = nn.Module.compile, []
+
+    def trace(graph, inputs):
+        graphs.append(graph)
+        return aot_eager(graph, inputs)
+
+    def compile_traced(module, **options):
+        compile_module(module, backend=trace, **options)
+
+    monkeypatch.setattr(nn.Module, "compile", compile_traced)
+    options = {"ema": 0.6, "epochs": 2, "keep_short_batch": True}
+    (eager,) = fit(tmp_path / "eager", **options)
+    assert not graphs
+    (compiled,) = fit(tmp_path / "compiled", compile=True, **options)
+    assert graphs
+    torch.testing.assert_close(compiled.load_model(), eager.load_model(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_layer_that_is_called_twice_or_never_gets_sound_statistics():
