@@ -15,6 +15,7 @@ from browser import needs_chromium
 from helpers import tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.core.manifest import forget
 from longtail.data.base import Data, Split
 from longtail.evaluation import scoring, tables
 from longtail.evaluation.slider import POSITIONS, SliderCounts
@@ -131,6 +132,8 @@ class TestBadInput:
             Run(folder).write("slider.json", cut)
             assert "cut short" in self.refused(tmp_path, [folder])
         (folder / "slider.json").unlink()
+        assert "slider.json is missing. Copy it again" in self.refused(tmp_path, [folder])
+        forget(folder / "slider.json")  # as if it had never been written
         assert "since an older version evaluated it" in self.refused(tmp_path, [folder])
 
     def test_a_result_of_another_version(self, tmp_path, runs):

@@ -112,6 +112,22 @@ def test_a_file_that_changes_the_answers_is_missed(whole, tmp_path, name):
         read_run(run)
 
 
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("env.json", ": nothing but the record of the machine"),
+        ("metrics.jsonl", ": nothing but the curve of the loss"),
+        ("result.json", ", or the same training command with --resume evaluates the run again"),
+    ],
+)
+def test_nobody_is_told_to_delete_what_is_missing(whole, tmp_path, name, way_out):
+    run = copy(whole, tmp_path / "run")
+    (run.folder / name).unlink()
+    (damage,) = verify_all(run.folder).damage
+    assert f"{name} is missing. Copy it again from where the run was trained{way_out}" in damage
+    assert "delete" not in damage
+
+
 def test_a_finished_run_without_its_model_is_evaluated_again(whole, tmp_path):
     run = copy(whole, tmp_path / "run")
     (run.folder / "model.safetensors").unlink()

@@ -11,6 +11,7 @@ import longtail as lt
 from helpers import photos, read_npz, tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.core.manifest import forget
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import reopen
 from longtail.serving import embeddings
@@ -48,7 +49,10 @@ def test_a_run_without_its_blueprint_is_refused_before_images_are_read(run, tmp_
     shutil.copytree(run.folder, other)
     (other / "model.json").unlink()
     monkeypatch.setattr(embeddings, "_load_images", lambda *_: pytest.fail("read"))
-    with pytest.raises(UserError, match="delete its result.json"):
+    with pytest.raises(UserError, match="model.json is missing. Copy it again .*, or delete"):
+        lt.embed(other, tmp_path / "f.npz")
+    forget(other / "model.json")  # as if it had never been written
+    with pytest.raises(UserError, match="older version and has no model.json: delete its result"):
         lt.embed(other, tmp_path / "f.npz")
 
 

@@ -194,6 +194,10 @@ def read_examples(run: Run) -> pa.Table | None:
 def read_slider(run: Run) -> SliderCounts:
     """Read the slider counts that the evaluation of `run` wrote, in format 1 or 2."""
     path, again = run.verify(SLIDER), run.way_to_evaluate_again
+    if not run.has(SLIDER):
+        raise UserError(
+            f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format"]
@@ -201,10 +205,6 @@ def read_slider(run: Run) -> SliderCounts:
             counts = SliderCounts.from_json(content)
             counts.check()
             return counts
-    except FileNotFoundError:
-        raise UserError(
-            f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
-        ) from None
     except (OSError, RecursionError, ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(

@@ -112,7 +112,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
     """Read the model of a finished run; its alpha, if it has one, is adjustable."""
     run = Run.open(run)
     result, file = run.result, run.verify("model.json")
-    if not file.exists():
+    if not run.has(file.name):
         raise UserError(
             f"{run.folder} was written by an older version and has no model.json: delete its "
             "result.json, then longtail train --resume evaluates it again and writes both"
