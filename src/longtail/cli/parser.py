@@ -4,6 +4,7 @@ Each command is a dataclass of its options whose `run` calls one library functio
 command imports torch before it runs, so that help answers at once.
 """
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -61,6 +62,8 @@ COMMANDS: dict[str, type] = {
 }
 """Commands by what the user types: one word, or a family and a word of it."""
 HELP_WORDS = {"-h", "--help", "--help-all"}
+OPTION = re.compile(r"--|-[a-z]", re.IGNORECASE)
+"""Beginning of an option; -1 is a value."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -211,7 +214,7 @@ def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
         name = flag[2:].replace("-", "_")
         if name in _list_switches() and not has_value:
             value = "true"
-        elif not has_value and pending and not pending[0].startswith("--"):
+        elif not has_value and pending and not OPTION.match(pending[0]):
             value = pending.pop(0)
         theirs[name] = value
     return ours, theirs

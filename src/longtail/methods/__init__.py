@@ -43,7 +43,7 @@ def options_of(name: str) -> dict[str, inspect.Parameter]:
 def explain_foreign_option(names: Sequence[str], option: str) -> str | None:
     """Explain that none of the methods called `names` has `option`; None if no method has it."""
     if option == "alpha" and "auto" in names:
-        return "auto chooses its own rule; for a fixed alpha pass --method deconfound-tde --alpha 1"
+        return "auto chooses its own rule; with a fixed --alpha train --method deconfound-tde"
     having = [name for name in registry() if option in options_of(name)]
     flag = f"--{option.replace('_', '-')}"
     return f"{','.join(names)} has no {flag}; these do: {', '.join(having)}" if having else None
