@@ -60,8 +60,8 @@ class BenchCommand:
     rows: int = 1_000_000
     """For scale: number of generated rows."""
     variants: str | None = None
-    """For frontier, which evaluates on the test part, and frontier-search, which trains on four
-    fifths of each class and evaluates on the rest: a set of variants in
+    """For frontier, which evaluates on the test part, and frontier-search, which evaluates on the
+    validation part or on a held-out fifth of each class: a set of variants in
     benchmarks/frontier/variants, or a YAML file; by default `final` and `search`."""
     shard: str = "0/1"
     """For recipes of detectors, frontier, frontier-search, integrations and trust: PART/PARTS of

@@ -55,9 +55,9 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "attack": Benchmark("attack.command", ("only", "tries", "root", MACHINE)),
+    "attack": Benchmark("attack.command", ("only", "tries", "root", MACHINE), table_per_file=True),
     "check": Benchmark("check.command", ("recipes",)),
-    "speed": Benchmark("speed.step", ("root", "device")),
+    "speed": Benchmark("speed.step", ("root", "device"), table_per_file=True),
     "sharing": Benchmark("speed.sharing", ("root", MACHINE)),
     "prices": Benchmark("speed.prices", ("root", MACHINE)),
     "augmentations": Benchmark("speed.augmentations", ("only", "root", MACHINE)),

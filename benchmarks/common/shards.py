@@ -1,6 +1,7 @@
 """Shards of a benchmark: several commands do a part of its work each."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +19,31 @@ def take_shard(units: Sequence[T], shard: str) -> list[T]:
     return list(units[int(part) :: int(parts)])
 
 
-def describe_trainings(number: int, out: Path) -> str:
+def estimate_trainings(
+    wanted: Iterable[tuple[Hashable, int]], done: Iterable[tuple[Hashable, int, float]]
+) -> float | None:
+    """Estimate the seconds of trainings one after another, each given by its kind and its epochs.
+
+    An epoch takes the median of those of trainings of the same kind in `done`, which also gives
+    their seconds; None if there is a kind without any.
+    """
+    known: dict[Hashable, list[float]] = {}
+    for kind, epochs, seconds in done:
+        known.setdefault(kind, []).append(seconds / epochs)
+    parts = [(epochs, known.get(kind)) for kind, epochs in wanted]
+    if not all(found for _, found in parts):
+        return None
+    return sum(epochs * statistics.median(found) for epochs, found in parts if found)
+
+
+def describe_trainings(number: int, out: Path, seconds: float | None = None) -> str:
     """Describe the missing trainings of a benchmark that appends its lines to `out`."""
     if not number:
         return f"nothing to do: all lines of this shard are in {out} or in the folder of results"
-    return f"{count_noun(number, 'training')} to do, no price"
+    work = f"{count_noun(number, 'training')} to do"
+    if seconds is None:
+        return f"{work}, no price: no line in {out.parent} says how long such a training took"
+    return (
+        f"{work}, at most about {seconds:,.0f} s one after another, as long as such trainings took "
+        "beside others"
+    )

@@ -8,7 +8,7 @@ training images, and `frontier` on the test part.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, format_spread, read_lines
-from benchmarks.common.shards import describe_trainings, take_shard
+from benchmarks.common.shards import describe_trainings, estimate_trainings, take_shard
 from benchmarks.common.words import select_words
 from benchmarks.frontier import page, search
 from longtail.cli.output import print_lines
@@ -87,10 +87,12 @@ def run_command(command: "BenchCommand") -> None:
     units = read_units(variants, seeds=command.seeds, held_out=held_out, only=command.only)
     folder = command.results / command.name
     out = command.out or folder / f"{Path(variants).stem}.jsonl"
-    wanted = select_missing(units, command.shard, read_lines(folder, out))
+    lines = read_lines(folder, out)
+    wanted = select_missing(units, command.shard, lines)
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
-    print(describe_trainings(len(wanted), out))
+    print(describe_trainings(len(wanted), out, estimate_units(wanted, lines)))
+    print(f"evaluated on {'held-out images' if held_out else 'the test part'}")
     names = [unit.config.data for unit in wanted]
     if command.dry_run:
         for line in list_missing(names, command.root):
@@ -102,9 +104,9 @@ def run_command(command: "BenchCommand") -> None:
         found = bench_frontier(
             wanted, out, runs=place, root=root, machine=machine, progress=console
         )
-        lines = list(found)
-    if lines:
-        print_lines(*table(lines))
+        made = list(found)
+    if made:
+        print_lines(*table(made))
         print(f"written to {out}")
     write_page = search.write_search_page if held_out else page.write_frontier_page
     print(f"written to {write_page(command.results)}")
@@ -154,6 +156,21 @@ def select_missing(
     return [unit for unit in take_shard(units, shard) if unit.key not in found]
 
 
+def estimate_units(
+    units: Sequence[VariantUnit], lines: Iterable[Mapping[str, Any]]
+) -> float | None:
+    """Estimate the seconds of `units` from lines of the same data, network and method."""
+    wanted = [
+        ((config.data, config.backbone, config.method), config.train.epochs)
+        for config in (unit.config for unit in units)
+    ]
+    done = [
+        ((line["data"], line["backbone"], line["method"]), line["train"]["epochs"], line["seconds"])
+        for line in lines
+    ]
+    return estimate_trainings(wanted, done)
+
+
 def bench_frontier(
     units: Sequence[VariantUnit],
     out: Path,
@@ -194,6 +211,7 @@ def make_line(unit: VariantUnit, opened: OpenRun) -> dict[str, Any]:
         "method": config.method,
         **{key: result[key] for key in ("backbone", *made_by, *costs, *images)},
         "train": result["train"],
+        "compiled": config.machine.compile,
         "rules": score_rules(opened),
     }
     rounded: dict[str, Any] = round_floats(line)

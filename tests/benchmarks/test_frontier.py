@@ -61,9 +61,12 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     assert run.result["sweep"]["1"]["overall"] == lines[0]["rules"]["tde"]["1"]["overall"]
     capsys.readouterr()
     bench(tmp_path, variants, "--out", str(out), "--dry-run")
+    seconds = sum(line["seconds"] for line in lines)
     assert capsys.readouterr().out.splitlines() == [
         *(f"{name}  seed 1" for name in ("head", "counted", "linear")),
-        "3 trainings to do, no price",
+        f"3 trainings to do, at most about {seconds:,.0f} s one after another, as long as such "
+        "trainings took beside others",
+        "evaluated on the test part",
     ]
     with out.open("a") as file:
         file.write('{"variant": "cut sh')  # a line that a killed process left
@@ -82,7 +85,14 @@ def test_the_search_leaves_the_test_part_unread(variants, tmp_path, capsys):
     tde = f"{line['rules']['tde']['1']['class_mean']:.1f}"
     assert tde in shown
     page = (tmp_path / "results/frontier-search.md").read_text()
-    assert f" {tde} |" in page and "of TDE in " in page
+    assert f" {tde} |" in page and "for TDE in " in page
+    assert "1 training to do, no price" in shown and "evaluated on held-out images" in shown
+    bench(tmp_path, variants, "--only", "head", "--dry-run", name="frontier-search")
+    price = f"1 training to do, at most about {line['seconds']:,.0f} s one after another"
+    assert price in capsys.readouterr().out
+    append_line(tmp_path / "results/frontier-search/few.jsonl", {**line, "evaluated_on": "test"})
+    with pytest.raises(UserError, match="few.jsonl has a line of the test part"):
+        search.write_search_page(tmp_path / "results")
 
 
 def test_mistakes_are_named(variants, tmp_path):
@@ -159,7 +169,8 @@ def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
             for rule, tried in nll.items()
         }
         about = {"variant": variant, "seed": seed, "data": "digits-lt:20", "git": f"abcdef{seed}"}
-        return {**about, "backbone": "resnet32", "train": {"epochs": 2}, "rules": rules}
+        about |= {"backbone": "resnet32", "method": "deconfound", "evaluated_on": "val"}
+        return {**about, "train": {"epochs": 2}, "rules": rules}
 
     plain = {"as-trained": {"0": 3.0}}
     priors = {name: {"1": 2.5, "2": 2.6} for name in ("self-prior", "logit-adjustment")}
@@ -167,43 +178,55 @@ def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
     head["rules"]["tde"]["chosen"] = 0.0
     other = line("head", 0, **plain, **priors, tde={"0": 2.9, "1": 2.0, "1.5": 2.1})
     linear = line(64, 0, **plain, **priors)
-    for each in (head, linear, other):
+    counted = {**line("counted", 0, **plain, **priors), "method": "balanced-softmax"}
+    for each in (head, linear, counted, other):
         append_line(tmp_path / "frontier-search/b.jsonl", each)
     append_line(tmp_path / "frontier-search/b-again.jsonl", other)
     page = search.write_search_page(tmp_path).read_text()
     assert page.index("## b\n") < page.index("## b-again\n")
     table = page.partition("## b\n")[2].partition("##")[0]
-    assert "digits-lt:20; ResNet-32; commit abcdef0, abcdef1. Of 3 trainings, strength 1" in table
-    assert "of TDE in 1, of self-prior in 3, of logit adjustment in 3." in table
+    assert "digits-lt:20; ResNet-32; commit abcdef0, abcdef1. Strength 1 is the like" in table
+    assert "for TDE in 1 of 2, for self-prior in 3 of 3, for logit adjustment in 3 of 3" in table
     seeds = 3 * ["40.0, 41.0"], ["3.000, 3.000", "2.000, 2.800", "2.500, 2.500", "2.500, 2.500"]
     row = " | ".join(["head", "2", "40.0, 41.0", *seeds[0], *seeds[1]])
     assert f"| {row} |" in table
     assert "| 64 | 2 | 40.0 | - | 40.0 | 40.0 | 3.000 | - | 2.500 | 2.500 |" in table
+    assert "| counted | 2 | 40.0 | - | - | - | 3.000 | - | - | - |" in table
 
 
 def test_the_docs_and_the_log_say_what_the_search_gives():
     root = Path(__file__).parents[2]
-    lines = {
-        name: read_lines(root / f"results/frontier-search/{name}.jsonl")
-        for name in ("clipped", "clipped-again")
+    paths = (root / "results/frontier-search").glob("*.jsonl")
+    lines = {path.stem: read_lines(path) for path in paths}
+    rules = list(search.RULES)[1:]
+    likeliest = {
+        name: [
+            [search.find_likeliest(line, rule) for rule in rules]
+            for line in group
+            if "gamma" not in line["options"] and not frontier_page.knows_counts(line)
+        ]
+        for name, group in lines.items()
     }
-    for line in lines["clipped"] + lines["clipped-again"]:
-        assert [search.find_likeliest(line, rule) for rule in list(search.RULES)[1:]] == ["1"] * 3
-    sentence = "is the likeliest strength of all three rules, among steps of 0.25, in every "
-    sentence += "training of the usual network without contrast and clipped boxes"
-    assert sentence in read_page(root / "docs/frontier.md")
+    of_tiny = likeliest.pop("tiny-search")
+    assert all(each == ["1"] * 3 for found in likeliest.values() for each in found)
+    assert all(rest == ["1", "1"] for _, *rest in of_tiny)
+    strengths = [tde for tde, *_ in of_tiny]
+    assert (strengths.count("1"), strengths.count("1.25"), len(strengths)) == (6, 5, 11)
+    sentence = "in every training of the search with the recipe's gamma and without class counts."
+    docs = read_page(root / "docs/frontier.md")
+    assert sentence in docs and "of TDE it is that in six of eleven trainings, and 1.25 in" in docs
     nll = {
         (name, line["variant"], line["seed"]): line["rules"]["tde"]["1"]["nll"]
-        for name, group in lines.items()
-        for line in group
+        for name in ("clipped", "clipped-again")
+        for line in lines[name]
     }
     gains = [
         nll[name, "64-400-letter", seed] - nll[name, "64-400-clipped", seed]
-        for name in lines
+        for name in ("clipped", "clipped-again")
         for seed in (0, 1)
     ]
     log = read_page(root / "results/frontier-search/log.md")
-    said = f"Averaged weights gain at 400 epochs in both**, {min(gains):.2f} to {max(gains):.2f}:"
+    said = f"Averaged weights gain at 400 epochs in both**, {min(gains):.2f} to {max(gains):.2f}."
     assert said in log
     worse = [value - nll["clipped", *key[1:]] for key, value in nll.items() if "again" in key[0]]
     assert f"behind those of `clipped`, by {min(worse):.2f} to {max(worse):.2f}." in log
