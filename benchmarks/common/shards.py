@@ -36,14 +36,17 @@ def estimate_trainings(
     return sum(epochs * statistics.median(found) for epochs, found in parts if found)
 
 
-def describe_trainings(number: int, out: Path, seconds: float | None = None) -> str:
-    """Describe the missing trainings of a benchmark that appends its lines to `out`."""
+def describe_trainings(
+    number: int, out: Path, seconds: float | None, *, shared: bool = False
+) -> str:
+    """Describe the missing trainings of a benchmark that appends its lines to `out`.
+
+    With `shared`, the seconds are of trainings that shared a device with others.
+    """
     if not number:
         return f"nothing to do: all lines of this shard are in {out} or in the folder of results"
     work = f"{count_noun(number, 'training')} to do"
     if seconds is None:
-        return f"{work}, no price: no line in {out.parent} says how long such a training took"
-    return (
-        f"{work}, at most about {seconds:,.0f} s one after another, as long as such trainings took "
-        "beside others"
-    )
+        return f"{work}, no price: nothing like it was measured"
+    price = f"about {seconds:,.0f} s one after another by existing results"
+    return f"{work}, at most {price}, which shared a device" if shared else f"{work}, {price}"

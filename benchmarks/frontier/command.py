@@ -91,7 +91,7 @@ def run_command(command: "BenchCommand") -> None:
     wanted = select_missing(units, command.shard, lines)
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
-    print(describe_trainings(len(wanted), out, estimate_units(wanted, lines)))
+    print(describe_trainings(len(wanted), out, estimate_units(wanted, lines), shared=True))
     print(f"evaluated on {'held-out images' if held_out else 'the test part'}")
     names = [unit.config.data for unit in wanted]
     if command.dry_run:

@@ -71,7 +71,7 @@ def run_command(command: "BenchCommand") -> None:
         [(unit.trainer, epochs) for unit in units],
         [(line["trainer"], line["epochs"], line["seconds"]) for line in done],
     )
-    print(describe_trainings(len(units), out, seconds))
+    print(describe_trainings(len(units), out, seconds, shared=True))
     if command.dry_run:
         return
     root, machine = command.root, command.machine

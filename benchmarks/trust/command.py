@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.classifiers import pricing
 from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, read_lines
 from benchmarks.common.shards import describe_trainings, take_shard
@@ -148,7 +149,8 @@ def run_command(command: "BenchCommand") -> None:
     wanted = select_missing(units, read_lines(command.results / NAME))
     for unit in wanted:
         print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
-    print(describe_trainings(len(wanted), command.results / NAME))
+    seconds = estimate_units(wanted, pricing.read_gpu_results(command.results))
+    print(describe_trainings(len(wanted), command.results / NAME, seconds))
     names = [name for unit in wanted for name in unit.set.sources]
     if command.dry_run:
         for line in list_missing(names, command.root):
@@ -159,6 +161,14 @@ def run_command(command: "BenchCommand") -> None:
         for _ in bench_trust(wanted, runs=command.runs, results=command.results, progress=console):
             pass
     print(f"written to {page.write_table(command.results)}")
+
+
+def estimate_units(
+    units: Sequence[TrustUnit], results: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Estimate the seconds of `units` from results of classifiers: each is one training."""
+    prices = [pricing.estimate_seconds([(unit.set, unit.seed)], (), results) for unit in units]
+    return None if None in prices else sum(filter(None, prices))
 
 
 def open_set(one: TrustSet, runs: Path) -> TrustSet:

@@ -64,8 +64,8 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     seconds = sum(line["seconds"] for line in lines)
     assert capsys.readouterr().out.splitlines() == [
         *(f"{name}  seed 1" for name in ("head", "counted", "linear")),
-        f"3 trainings to do, at most about {seconds:,.0f} s one after another, as long as such "
-        "trainings took beside others",
+        f"3 trainings to do, at most about {seconds:,.0f} s one after another by existing results, "
+        "which shared a device",
         "evaluated on the test part",
     ]
     with out.open("a") as file:

@@ -1,6 +1,7 @@
 """The trust benchmark on tiny embeddings: its draws, files and page."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -103,8 +104,21 @@ def test_a_dry_run_lists_the_work(capsys, tmp_path):
         "cifar100-lt-100  baseline  seed 0",
         "cifar100-lt-100  extend  seed 0",
         "cifar100-lt-100  balanced-softmax  seed 1",
-        "3 trainings to do, no price",
+        "3 trainings to do, no price: nothing like it was measured",
     ]
+
+
+def test_a_unit_is_priced_as_one_training_of_its_set():
+    config = tiny_config(epochs=5)
+    plants = trust.TrustSet(config.with_options(data="plantdoc-lt"))
+    units = [trust.TrustUnit(plants, seed, part) for seed in (0, 1) for part in ("a", "b")]
+    result = {
+        **{"data": "plantdoc-lt", "ratio": None, "backbone": "conv4", "counts": [30, 10]},
+        **{"train": asdict(config.train), "files": {"image_size": None}},
+        "images_per_second": 8.0,
+    }
+    assert trust.estimate_units(units, [result]) == pytest.approx(4 * 5 * 40 / 8)
+    assert trust.estimate_units(units, []) is None
 
 
 def test_bad_options_are_refused(capsys):
