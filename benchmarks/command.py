@@ -176,6 +176,8 @@ class BenchCommand:
         check_writable(self.results / self.name, "--results")
         check_page(self.results / f"{self.name}.md")
         if self.out:
+            if self.out.is_dir():
+                raise UserError(f"--out {self.out} is a folder: pass a file")
             check_writable(self.out, is_file=True)
 
     def _run_recipes(

@@ -1,5 +1,6 @@
 """Check the evidence: each result file has a commit, each table one version, each figure a file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.check.figures import find_figures_without_file
@@ -65,9 +66,10 @@ def find_mixed_versions(results: Path) -> Faults:
     """Find tables whose result files come from more than one version of the code behind them."""
     faults = {}
     shallow = is_shallow(results)
-    for page in sorted(results.glob("*.md")):
-        room = find_room(page.stem)
-        for files in _list_tables(page.stem, results):
+    for folder in _list_folders(results):
+        room = find_room(folder.name)
+        shown = [results / name for name in _list_shown(folder.name)]
+        for place, files in _divide(folder, shown):
             commits = {commit for path in files for commit in _read_commits(path)}
             known = {c: c and read_version(c, room, results) for c in commits}
             versions = {version or commit for commit, version in known.items()}
@@ -75,14 +77,23 @@ def find_mixed_versions(results: Path) -> Faults:
                 versions = {version for version in known.values() if version}
             if len(versions) > 1:
                 names = ", ".join(sorted(map(str, commits)))
-                faults[_name(page, results)] = f"mixes results of several versions: {names}"
+                faults[_name(place, results)] = f"mixes results of several versions: {names}"
     return faults
 
 
-def _list_tables(name: str, results: Path) -> list[list[Path]]:
-    """List the result files of each table on the page of `name`."""
-    files = [file for shown in _list_shown(name) for file in list_results(results / shown)]
-    return [[file] for file in files] if has_table_per_file(name) else [files]
+def _list_folders(results: Path) -> list[Path]:
+    return sorted(path for path in results.iterdir() if path.is_dir())
+
+
+def _divide(folder: Path, shown: Sequence[Path]) -> list[tuple[Path, list[Path]]]:
+    """Divide the result files of the folders `shown` into the tables of the first of them.
+
+    Each table stands beside its place: its file, or else the folder.
+    """
+    files = [file for each in shown for file in list_results(each)]
+    if has_table_per_file(folder.name):
+        return [(file, [file]) for file in files]
+    return [(folder, files)]
 
 
 def _list_shown(name: str) -> list[str]:
@@ -94,10 +105,10 @@ def _list_shown(name: str) -> list[str]:
 def find_split_trainings(results: Path) -> Faults:
     """Find result files of one recipe and seed that come from two trainings, not from one."""
     faults = {}
-    for folder in sorted(path for path in results.iterdir() if path.is_dir()):
-        first: dict[str, tuple[str, Path]] = {}
-        for path in list_results(folder) if not has_table_per_file(folder.name) else ():
-            for line in read_results(path):
+    for folder in _list_folders(results):
+        for _, files in _divide(folder, [folder]):
+            first: dict[str, tuple[str, Path]] = {}
+            for path, line in ((file, line) for file in files for line in read_results(file)):
                 recipe, training = line.get("recipe_id"), line.get("training_id")
                 if recipe and training:
                     other, place = first.setdefault(recipe, (training, path))

@@ -15,7 +15,9 @@ def take_shard(units: Sequence[T], shard: str) -> list[T]:
     """Return the units of a shard, as 0/6 is the first of six."""
     part, _, parts = shard.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
-        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
+        raise UserError(
+            f"--shard {shard}: takes PART/PARTS, PART from 0 and below PARTS, as in 0/6"
+        )
     return list(units[int(part) :: int(parts)])
 
 

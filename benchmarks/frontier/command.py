@@ -1,15 +1,13 @@
 """Trainings of variants of a recipe, each evaluated with every post-hoc rule.
 
-A set of variants is a YAML file: a recipe, a data set, a number of seeds, options that all variants
-share, and the options of each. Every training appends one line of JSON to a file as soon as it has
-ended. Several processes can share a device: each takes its share of the trainings, skips those that
-have a line already, and resumes what was interrupted. `frontier-search` evaluates on held-out
-training images, and `frontier` on the test part.
+Every training appends one line of JSON to a file as soon as it has ended. Several processes can
+share a device: each takes its share of the trainings, skips those that have a line already, and
+resumes what was interrupted. `frontier-search` evaluates on held-out training images, and
+`frontier` on the test part.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +15,12 @@ from torch import Tensor
 
 from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, format_spread, read_lines
-from benchmarks.common.shards import describe_trainings, estimate_trainings, take_shard
-from benchmarks.common.words import select_words
+from benchmarks.common.shards import describe_trainings
 from benchmarks.frontier import page, search
+from benchmarks.frontier.sets import VariantUnit, estimate_units, read_units, select_missing
 from longtail.cli.output import print_lines
-from longtail.core.config import Config, MachineConfig
+from longtail.core.config import MachineConfig
 from longtail.core.console import Console
-from longtail.core.errors import UserError, unknown_error
-from longtail.core.plain import check_fields, parse_yaml, read_text
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation.accuracy import accuracy, score
@@ -41,43 +37,9 @@ from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
 from longtail.runs.reopen import OpenRun, reopen
 from longtail.training.loop import Progress
-from longtail.training.recipes import read_recipe
 
 if TYPE_CHECKING:
     from benchmarks.command import BenchCommand
-
-FOLDER = Path(__file__).parent / "variants"
-HELD_OUT = 0.2
-"""Part of each training class that the search evaluates on, instead of the test part."""
-KEYS = ("variant", "seed", "data", "evaluated_on", "options")
-"""What tells one line of results from another."""
-
-
-@dataclass(frozen=True)
-class VariantUnit:
-    """One training: a variant and a seed."""
-
-    variant: str
-    seed: int
-    config: Config
-    options: Mapping[str, Any] = field(hash=False)
-    """What the variant set adds to its recipe."""
-
-    @property
-    def evaluated_on(self) -> str:
-        return self.config.files.evaluate_on
-
-    @property
-    def key(self) -> str:
-        """Text that tells the unit from others, and its line of results too."""
-        line = {
-            "variant": self.variant,
-            "seed": self.seed,
-            "data": self.config.data,
-            "evaluated_on": self.evaluated_on,
-            "options": self.options,
-        }
-        return json.dumps(round_floats(line), sort_keys=True)
 
 
 def run_command(command: "BenchCommand") -> None:
@@ -92,7 +54,8 @@ def run_command(command: "BenchCommand") -> None:
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
     print(describe_trainings(len(wanted), out, estimate_units(wanted, lines), shared=True))
-    print(f"evaluated on {'held-out images' if held_out else 'the test part'}")
+    if wanted:
+        print(f"evaluated on {'held-out images' if held_out else 'the test part'}")
     names = [unit.config.data for unit in wanted]
     if command.dry_run:
         for line in list_missing(names, command.root):
@@ -109,66 +72,7 @@ def run_command(command: "BenchCommand") -> None:
         print_lines(*table(made))
         print(f"written to {out}")
     write_page = search.write_search_page if held_out else page.write_frontier_page
-    print(f"written to {write_page(command.results)}")
-
-
-def read_units(
-    name: str, *, seeds: int | None, held_out: bool, only: Sequence[str]
-) -> list[VariantUnit]:
-    """Read the set of variants called `name`, or the YAML file `name`, seed by seed.
-
-    With `held_out`, four fifths of each training class are trained on and the rest is evaluated.
-    """
-    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        known = [file.stem for file in FOLDER.glob("*.yaml")]
-        raise unknown_error("set of variants", name, known, f"they are {', '.join(sorted(known))}")
-    tree = parse_yaml(read_text(path), str(path))
-    kinds: dict[str, Any] = {"variants": dict[str, dict[str, Any] | None]}
-    check_fields(tree, kinds, str(path), "It needs options by the name of each variant")
-    tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
-    kinds = {"data": str, "recipe": str, "seeds": int, "options": dict[str, Any]}
-    check_fields(tree, kinds, str(path), "See benchmarks/frontier/variants for examples")
-    if not tree["variants"] or tree["seeds"] < 1:
-        raise UserError(f"{path} needs at least one variant and one seed")
-    units = []
-    variants = select_words(tree["variants"], only)
-    for seed in range(seeds or tree["seeds"]):
-        for variant in variants:
-            options = tree["options"] | (tree["variants"][variant] or {})
-            data = options.get("data", tree["data"])
-            config = read_recipe(tree["recipe"], data).with_options(**options, seed=seed)
-            if held_out:
-                config = config.with_options(val_fraction=HELD_OUT, evaluate_on="val")
-            try:
-                config, _ = resolve(replace(config, adaptive=()))
-            except UserError as error:
-                raise UserError(f"{path}: {variant}: {error}") from None
-            units.append(VariantUnit(variant, seed, config, options))
-    return units
-
-
-def select_missing(
-    units: Sequence[VariantUnit], shard: str, done: Sequence[Mapping[str, Any]]
-) -> list[VariantUnit]:
-    """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
-    found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
-    return [unit for unit in take_shard(units, shard) if unit.key not in found]
-
-
-def estimate_units(
-    units: Sequence[VariantUnit], lines: Iterable[Mapping[str, Any]]
-) -> float | None:
-    """Estimate the seconds of `units` from lines of the same data, network and method."""
-    wanted = [
-        ((config.data, config.backbone, config.method), config.train.epochs)
-        for config in (unit.config for unit in units)
-    ]
-    done = [
-        ((line["data"], line["backbone"], line["method"]), line["train"]["epochs"], line["seconds"])
-        for line in lines
-    ]
-    return estimate_trainings(wanted, done)
+    print(f"written to {write_page(command.results)}, from the files in {folder}")
 
 
 def bench_frontier(

@@ -192,7 +192,7 @@ def compare(results: Path, data: str) -> str:
         first = group[0]
         if first["data"] != data:
             continue
-        epochs, network = str(first["train"]["epochs"]), NETWORKS[first["backbone"]]
+        epochs, network = str(first["train"]["epochs"]), name_network(first)
         for rule, counts in READS_COUNTS.items():
             values = class_means(group, rule)
             if not values or (rule == "as trained") != knows_counts(first):
@@ -254,6 +254,12 @@ def _format_rules(group: Sequence[Line]) -> list[str]:
     mirrored = "as trained" if knows_counts(group[0]) else "self-prior"
     figures = [class_means(group, rule) for rule in RULES]
     return [*map(format_spread, figures), format_spread(class_means(group, mirrored, flips=True))]
+
+
+def name_network(line: Line) -> str:
+    """Return what publications call the network of a line."""
+    backbone: str = line["backbone"]
+    return NETWORKS.get(backbone, backbone)
 
 
 def knows_counts(line: Line) -> bool:

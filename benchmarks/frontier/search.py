@@ -1,10 +1,11 @@
 """The page of the search for the frontier recipe: its variants on held-out training images."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.common.result_files import read_lines, write_page
-from benchmarks.frontier.page import NETWORKS, RULES, Line, knows_counts
+from benchmarks.frontier.page import RULES, Line, knows_counts, name_network
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
 
@@ -13,9 +14,9 @@ NOTE = """Class means in percent, and class-balanced negative log-likelihoods (N
 scale, of images held out from training: the test part was not read. TDE, self-prior and logit
 adjustment have strength 1; the likeliest strength is that of the smallest NLL, among steps of 0.25.
 A rule is not applied to a network whose loss knows the counts. Figures of several seeds stand side
-by side, seed 0 first. Each table is a set of variants and has one version of the code. The raw
-lines are in [frontier-search](frontier-search); [log.md](frontier-search/log.md) says what they
-tell."""
+by side, seed 0 first. Each table is a set of variants, whose options are in
+[variants](../benchmarks/frontier/variants), and has one version of the code. The raw lines are in
+[frontier-search](frontier-search); [log.md](frontier-search/log.md) says what they tell."""
 
 
 def write_search_page(results: Path) -> Path:
@@ -35,16 +36,15 @@ def write_search_page(results: Path) -> Path:
 
 def describe_set(lines: Sequence[Line]) -> str:
     """Return data, networks and commits of a set of variants, and how often 1 is likeliest."""
-    data, names, commits = ({line[key] for line in lines} for key in ("data", "backbone", "git"))
-    networks = {NETWORKS.get(name, str(name)) for name in names}
+    data, commits = ({line[key] for line in lines} for key in ("data", "git"))
+    networks = set(map(name_network, lines))
     counts = []
     for rule in list(RULES)[1:]:
         found = [find_likeliest(line, rule) for line in lines if _applies(line, rule)]
-        counts.append(f"for {rule} in {found.count('1')} of {len(found)}")
-    return (
-        f"{_list(data)}; {_list(networks)}; commit {_list(commits)}. Strength 1 is the likeliest "
-        f"{', '.join(counts)} trainings."
-    )
+        counts += [f"for {rule} in {found.count('1')} of {len(found)}"] if found else []
+    about = f"{_list(data)}; {_list(networks)}; commit {_list(commits)}."
+    likeliest = f" Strength 1 is the likeliest {', '.join(counts)} trainings."
+    return f"{about}{likeliest if counts else ''}"
 
 
 def _list(words: Iterable[str]) -> str:
@@ -68,15 +68,16 @@ def tabulate(lines: Sequence[Line]) -> str:
     """Return a table of variants, in the order of their first lines."""
     groups: dict[str, list[Line]] = {}
     for line in sorted(lines, key=lambda line: line["seed"]):
-        groups.setdefault(line["variant"], []).append(line)
+        told_apart = [line["variant"], line["data"], line["options"]]
+        groups.setdefault(json.dumps(told_apart, sort_keys=True), []).append(line)
     rows = []
-    for variant, group in groups.items():
+    for group in groups.values():
         figures = [
             ", ".join(_read(line, rule, figure) for line in group if _applies(line, rule)) or "-"
             for figure in ("class_mean", "nll")
             for rule in RULES
         ]
-        rows.append([str(variant), str(group[0]["train"]["epochs"]), *figures])
+        rows.append([str(group[0]["variant"]), str(group[0]["train"]["epochs"]), *figures])
     header = ["variant", "epochs", *RULES, *(f"NLL, {rule}" for rule in RULES)]
     return tables.markdown(header, rows)
 

@@ -144,21 +144,23 @@ def run_command(command: "BenchCommand") -> None:
 
 
 def bench_cost(results: Path, device: str) -> Path:
-    """Measure every cell, rewriting RESULTS/cost/DEVICE.json after each, then write the table."""
-    content: dict[str, Any] = {
-        **environment(cuda=device == "cuda"),
-        "timed": "wall clock" if device == "cuda" else "processor time of one thread",
-        "dtype": "float32",
-        "cells": [],
-    }
+    """Measure every cell, then replace RESULTS/cost/DEVICE.json and write the table."""
+    wanted, measured = list(cells(device)), []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for cell in cells(device):
-            content["cells"].append(measure(*cell, device=device))
-            write_json(results / "cost" / f"{device}.json", content)
+        for number, (batch, classes, dim) in enumerate(wanted, 1):
+            print(f"{number}/{len(wanted)}  batch {batch:,}  {classes:,} classes  D {dim:,}")
+            measured.append(measure(batch, classes, dim, device=device))
     finally:
         torch.set_num_threads(threads)
+    content = {
+        **environment(cuda=device == "cuda"),
+        "timed": "wall clock" if device == "cuda" else "processor time of one thread",
+        "dtype": "float32",
+        "cells": measured,
+    }
+    write_json(results / "cost" / f"{device}.json", content)
     return write_table(results)
 
 

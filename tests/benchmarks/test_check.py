@@ -68,7 +68,7 @@ def test_sound_evidence_passes(evidence):
     [
         (None, r"results/toy/a-s1.json: names no commit"),
         ("abcdef0-dirty", "was made with uncommitted changes, abcdef0-dirty"),
-        ("1234567", "results/toy.md: mixes results of several versions: 1234567, abcdef0"),
+        ("1234567", "results/toy: mixes results of several versions: 1234567, abcdef0"),
     ],
 )
 def test_a_result_without_a_clean_commit_of_its_own_table_is_refused(git, fault, evidence):
@@ -82,9 +82,8 @@ def test_a_page_that_shows_another_benchmark_has_its_version(kind, evidence):
     results = evidence / "results"
     (results / f"toy-{kind}").mkdir()
     (results / f"toy-{kind}/a-s0.json").write_text(json.dumps({"git": "1234567"}))
-    (results / f"toy-{kind}.md").touch()
     fault = "mixes results of several versions: 1234567, abcdef0"
-    assert check.find_mixed_versions(results) == {f"results/toy-{kind}.md": fault}
+    assert check.find_mixed_versions(results) == {f"results/toy-{kind}": fault}
 
 
 def test_sets_of_variants_have_a_version_and_trainings_each(evidence):
@@ -93,12 +92,13 @@ def test_sets_of_variants_have_a_version_and_trainings_each(evidence):
     for name, commit in (("a", "abcdef0"), ("b", "1234567")):
         line = {"git": commit, "recipe_id": "same", "training_id": name}
         result_files.append_line(results / f"frontier-search/{name}.jsonl", line)
-    (results / "frontier-search.md").touch()
     assert check.find_mixed_versions(results) == check.find_split_trainings(results) == {}
-    result_files.append_line(results / "frontier-search/b.jsonl", {"git": "abcdef0"})
+    other = {"git": "abcdef0", "recipe_id": "same", "training_id": "c"}
+    result_files.append_line(results / "frontier-search/b.jsonl", other)
     result_files.read_results.cache_clear()
     fault = "mixes results of several versions: 1234567, abcdef0"
-    assert check.find_mixed_versions(results) == {"results/frontier-search.md": fault}
+    assert check.find_mixed_versions(results) == {"results/frontier-search/b.jsonl": fault}
+    assert check.find_split_trainings(results).keys() == {"results/frontier-search/b.jsonl"}
 
 
 def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch):

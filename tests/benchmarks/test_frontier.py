@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks.command import main as bench_command
 from benchmarks.common.result_files import append_line, read_lines
-from benchmarks.frontier import command as frontier
 from benchmarks.frontier import page as frontier_page
-from benchmarks.frontier import search
+from benchmarks.frontier import search, sets
 from helpers import read_page
 from longtail.core.errors import UserError
 from longtail.runs.folder import Run
@@ -40,8 +39,8 @@ def bench(tmp_path, variants, *words, name="frontier"):
 def test_shards_train_every_variant_once_and_skip_what_is_done(
     variants, tmp_path, capsys, monkeypatch
 ):
-    units = frontier.read_units(variants, seeds=None, held_out=False, only=())
-    shards = [frontier.select_missing(units, f"{part}/4", []) for part in range(4)]
+    units = sets.read_units(variants, seeds=None, held_out=False, only=())
+    shards = [sets.select_missing(units, f"{part}/4", []) for part in range(4)]
     assert sorted(unit.key for shard in shards for unit in shard) == sorted(u.key for u in units)
     assert len(units) == 6
     out = tmp_path / "0.jsonl"
@@ -95,19 +94,52 @@ def test_the_search_leaves_the_test_part_unread(variants, tmp_path, capsys):
         search.write_search_page(tmp_path / "results")
 
 
-def test_mistakes_are_named(variants, tmp_path):
-    with pytest.raises(UserError, match="--shard 6/6: takes PART/PARTS"):
-        frontier.select_missing([], "6/6", [])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("variants: {a: {cutmix: 2.0}}", "bad.yaml: a: --cutmix 2.0"),
+        ("variants: {a: {seed: 3}}", "a: seed is not an option of a variant: the command sets it"),
+        ("variants: {a: {device: cuda}}", "a: device is not an option of a variant"),
+        ("variants: {a: 3}", "bad.yaml: a is 3: give options, as in {epochs: 200}"),
+        ("variants: {../a: {}}", "'../a' cannot be the name of a variant, nor of its folder"),
+        ("variants: {}", "bad.yaml needs at least one seed, and variants by their names"),
+        ("variants: {a: {}}\nseeds: 0", "bad.yaml needs at least one seed"),
+        ("seeds: 2", "bad.yaml needs at least one seed, and variants by their names"),
+        ("variants: {a: }\nseeds: two", "its seeds is 'two'"),
+        ("variants: [", "bad.yaml is not readable YAML"),
+        ("[1]", "bad.yaml is damaged: it is not a mapping"),
+        ("variants: {a: {}}\noption: {}", "unknown key of .*bad.yaml 'option'. Did you mean 'opt"),
+    ],
+)
+def test_mistakes_in_a_set_are_named(text, message, tmp_path):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        sets.read_units(str(tmp_path / "bad.yaml"), seeds=1, held_out=False, only=())
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(UserError, match="--shard 6/6: takes PART/PARTS, PART from 0 and below"):
+        sets.select_missing([], "6/6", [])
+    with pytest.raises(UserError, match="a line of results has no variant: {.seed.: 1}"):
+        sets.select_missing([], "0/1", [{"seed": 1}])
     with pytest.raises(UserError, match="unknown set of variants 'serch'. Did you mean 'search'"):
-        frontier.read_units("serch", seeds=1, held_out=False, only=())
-    (tmp_path / "bad.yaml").write_text("variants: {a: {cutmix: 2.0}}")
-    with pytest.raises(UserError, match="bad.yaml: a: --cutmix 2.0"):
-        frontier.read_units(str(tmp_path / "bad.yaml"), seeds=1, held_out=False, only=())
+        sets.read_units("serch", seeds=1, held_out=False, only=())
+    with pytest.raises(UserError, match=r"--variants serch.yml: there is no such file"):
+        sets.read_units("serch.yml", seeds=1, held_out=False, only=())
 
 
-@pytest.mark.parametrize("path", sorted(frontier.FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_variant_may_be_called_by_a_number(tmp_path):
+    path = tmp_path / "numbers.yaml"
+    path.write_text("data: digits-lt:20\nvariants: {64: {method: deconfound}, 32: {}}\n")
+    (unit,) = sets.read_units(str(path), seeds=1, held_out=False, only=("64",))
+    line = {"variant": 64, "seed": 0, "data": "digits-lt:20", "evaluated_on": "test"}
+    line |= {"options": {"method": "deconfound"}, **dict.fromkeys(sets.PRICED, 0)}
+    assert unit.variant == "64" and sets.select_missing([unit], "0/1", [line]) == []
+
+
+@pytest.mark.parametrize("path", sorted(sets.FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_sets_of_variants_are_sound(path):
-    units = frontier.read_units(path.stem, seeds=None, held_out=True, only=())
+    units = sets.read_units(path.stem, seeds=None, held_out=True, only=())
     assert len({unit.key for unit in units}) == len(units) > 0
     assert all(json.loads(unit.key)["evaluated_on"] == "val" for unit in units)
 
@@ -170,7 +202,7 @@ def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
         }
         about = {"variant": variant, "seed": seed, "data": "digits-lt:20", "git": f"abcdef{seed}"}
         about |= {"backbone": "resnet32", "method": "deconfound", "evaluated_on": "val"}
-        return {**about, "train": {"epochs": 2}, "rules": rules}
+        return {**about, "options": {}, "train": {"epochs": 2}, "rules": rules}
 
     plain = {"as-trained": {"0": 3.0}}
     priors = {name: {"1": 2.5, "2": 2.6} for name in ("self-prior", "logit-adjustment")}
@@ -179,17 +211,18 @@ def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
     other = line("head", 0, **plain, **priors, tde={"0": 2.9, "1": 2.0, "1.5": 2.1})
     linear = line(64, 0, **plain, **priors)
     counted = {**line("counted", 0, **plain, **priors), "method": "balanced-softmax"}
-    for each in (head, linear, counted, other):
+    changed = {**head, "options": {"epochs": 2}}
+    for each in (head, linear, counted, other, changed):
         append_line(tmp_path / "frontier-search/b.jsonl", each)
     append_line(tmp_path / "frontier-search/b-again.jsonl", other)
     page = search.write_search_page(tmp_path).read_text()
     assert page.index("## b\n") < page.index("## b-again\n")
     table = page.partition("## b\n")[2].partition("##")[0]
     assert "digits-lt:20; ResNet-32; commit abcdef0, abcdef1. Strength 1 is the like" in table
-    assert "for TDE in 1 of 2, for self-prior in 3 of 3, for logit adjustment in 3 of 3" in table
+    assert "for TDE in 1 of 3, for self-prior in 4 of 4, for logit adjustment in 4 of 4" in table
     seeds = 3 * ["40.0, 41.0"], ["3.000, 3.000", "2.000, 2.800", "2.500, 2.500", "2.500, 2.500"]
     row = " | ".join(["head", "2", "40.0, 41.0", *seeds[0], *seeds[1]])
-    assert f"| {row} |" in table
+    assert f"| {row} |" in table and "| head | 2 | 41.0 | 41.0 |" in table
     assert "| 64 | 2 | 40.0 | - | 40.0 | 40.0 | 3.000 | - | 2.500 | 2.500 |" in table
     assert "| counted | 2 | 40.0 | - | - | - | 3.000 | - | - | - |" in table
 
