@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from benchmarks.common.result_files import (
     check_features,
@@ -26,9 +27,10 @@ from benchmarks.common.result_files import (
     write_page,
 )
 from benchmarks.common.words import select_words
-from benchmarks.embeddings.baselines import CLASSIFIERS, IMBALANCED_LEARN, UNSEEDED
+from benchmarks.embeddings.baselines import CLASSIFIERS, IMBALANCED_LEARN, THREADS, UNSEEDED
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 from longtail.data.base import Data
 from longtail.data.load import load
 from longtail.evaluation import tables
@@ -126,6 +128,11 @@ def bench_embeddings(
 
 def measure(cell: EmbeddingCell, data: Data, device: str) -> dict[str, Any]:
     """Fit one classifier on the training part and evaluate it on the test part."""
+    with threadpool_limits(THREADS):
+        return _measure(cell, data, device)
+
+
+def _measure(cell: EmbeddingCell, data: Data, device: str) -> dict[str, Any]:
     if data.test is None:
         raise UserError(f"{data.name} has no test part to evaluate on: embed data that has one")
     X, y = data.train.input_tensor.numpy(), data.train.labels.numpy()
@@ -204,7 +211,9 @@ def _about(found: Sequence[dict[str, Any]]) -> str:
         if made
         else "features of unknown origin"
     )
-    where = ", ".join(dict.fromkeys(f"{r['device']}, {r['threads']} threads" for r in found))
+    where = ", ".join(
+        dict.fromkeys(f"{r['device']}, {count_noun(r['threads'], 'thread')}" for r in found)
+    )
     return (
         f"{first['rows']:,} rows, {first['classes']} classes, D {first['dim']}: {network}; "
         f"files: {', '.join(files)}. Standard deviations are over networks, or over the seeds of "

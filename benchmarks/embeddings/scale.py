@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score
+from threadpoolctl import threadpool_limits
 
 from benchmarks.common.memory import anonymous, watch
 from benchmarks.common.result_files import read_all, write_json, write_page
+from benchmarks.embeddings.baselines import THREADS
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 from longtail.estimators.tde import DeconfoundTDEClassifier
 from longtail.evaluation import tables
 
@@ -94,7 +96,7 @@ def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = 
         make(folder, rows, dim, classes)
         content: dict[str, Any] = {
             **environment(cuda=False),
-            "threads": torch.get_num_threads(),
+            "threads": THREADS,
             **{"rows": rows, "dim": dim, "classes": classes, "test_rows": TEST_ROWS},
             "array_bytes": (folder / "x.npy").stat().st_size,
             "making_seconds": time.perf_counter() - began,
@@ -140,6 +142,11 @@ def measure_in_process(contestant: str, folder: Path) -> dict[str, Any]:
 
 def measure_rows(contestant: str, folder: Path) -> dict[str, Any]:
     """Fit on the memory-mapped rows: seconds, memory, and accuracy on the test rows."""
+    with threadpool_limits(THREADS):
+        return _measure_rows(contestant, folder)
+
+
+def _measure_rows(contestant: str, folder: Path) -> dict[str, Any]:
     features = np.load(folder / "x.npy", mmap_mode="r")
     labels = np.load(folder / "y.npy")
     budget = CONTESTANTS[contestant]
@@ -173,7 +180,7 @@ def write_table(results: Path) -> Path:
             f"## {found['rows']:,} x {found['dim']}, {found['classes']} classes",
             f"{found['array_bytes'] / 2**30:.2f} GiB of memory-mapped float32. The rows are "
             "generated and post-ReLU; class i is as frequent as 1/i, and the test part is "
-            f"balanced. {found['device']}, {found['threads']} threads.",
+            f"balanced. {found['device']}, {count_noun(found['threads'], 'thread')}.",
             tables.markdown(*fit_rows(found["fits"])),
         ]
     return write_page(results, NAME, parts)

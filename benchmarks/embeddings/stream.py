@@ -29,7 +29,7 @@ from benchmarks.common.result_files import (
     write_json,
     write_page,
 )
-from benchmarks.embeddings.baselines import build_logistic
+from benchmarks.embeddings.baselines import THREADS, build_logistic
 from benchmarks.embeddings.embeddings import list_files
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
@@ -145,11 +145,8 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
 
 
 def measure(pool: Pool, seed: int) -> dict[str, Any]:
-    """Measure accuracy and time of every contestant after every piece, with one thread each.
-
-    Two that wait for each other made a fit of scikit-learn up to 300 times slower.
-    """
-    with threadpool_limits(1):
+    """Measure accuracy and time of every contestant after every piece."""
+    with threadpool_limits(THREADS):
         return _measure(pool, seed)
 
 
