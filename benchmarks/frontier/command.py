@@ -92,8 +92,7 @@ def bench_frontier(
         source = config.data, config.files
         if source not in loaded:
             loaded[source] = data_sets.load(*source)
-        place = runs / unit.evaluated_on / config.data.replace(":", "-")
-        job = Job(*resolve(config), Run(place / f"{unit.variant}-s{unit.seed}"))
+        job = Job(*resolve(config), Run(runs / unit.place))
         (run,) = run_jobs([job], data=loaded[source], resume=True, progress=progress)
         line = make_line(unit, reopen(run, loaded[source]))
         append_line(out, line)

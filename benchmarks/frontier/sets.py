@@ -4,6 +4,7 @@ A set is a YAML file: a recipe, a data set, a number of seeds, options that all 
 the options of each variant by its name.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,13 @@ class VariantUnit:
         """Text that tells the unit from others, and its line of results too."""
         own = {"data": self.config.data, "evaluated_on": self.evaluated_on}
         return _make_key({**vars(self), **own})
+
+    @property
+    def place(self) -> Path:
+        """Folder of its run in that of all; a variant whose options change gets another one."""
+        part = Path(self.evaluated_on) / self.config.data.replace(":", "-")
+        own = hashlib.sha256(self.key.encode()).hexdigest()[:8]
+        return part / f"{self.variant}-s{self.seed}-{own}"
 
 
 def _make_key(line: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
         assert len(rules["self-prior"]) == len(rules["logit-adjustment"]) == 8
         assert all(rules.values())
         assert line["seconds"] > 0 and line["images_per_second"] > 0
-    run = Run(tmp_path / "runs/frontier/test/digits-lt-20/head-s0")
+    run = Run(next((tmp_path / "runs/frontier/test/digits-lt-20").glob("head-s0-*")))
     overall = lines[0]["rules"]["as-trained"]["0"]["overall"]
     assert run.result["overall"] == overall == lines[0]["rules"]["tde"]["0"]["overall"]
     assert run.result["sweep"]["1"]["overall"] == lines[0]["rules"]["tde"]["1"]["overall"]
@@ -78,7 +78,7 @@ def test_the_search_leaves_the_test_part_unread(variants, tmp_path, capsys):
     bench(tmp_path, variants, "--seeds", "1", "--only", "head", name="frontier-search")
     (line,) = read_lines(tmp_path / "results/frontier-search/few.jsonl")
     assert line["evaluated_on"] == "val" and line["rules"]["tde"]["chosen"] >= 0
-    run = Run(tmp_path / "runs/frontier/val/digits-lt-20/head-s0")
+    run = Run(next((tmp_path / "runs/frontier/val/digits-lt-20").glob("head-s0-*")))
     assert run.config.files.val_fraction == 0.2 and run.result["evaluated_on"] == "val"
     shown = capsys.readouterr().out
     tde = f"{line['rules']['tde']['1']['class_mean']:.1f}"
@@ -126,6 +126,17 @@ def test_mistakes_are_named(tmp_path):
         sets.read_units("serch", seeds=1, held_out=False, only=())
     with pytest.raises(UserError, match=r"--variants serch.yml: there is no such file"):
         sets.read_units("serch.yml", seeds=1, held_out=False, only=())
+
+
+def test_a_changed_variant_is_trained_anew(variants, tmp_path):
+    words = ("--seeds", "1", "--only", "head")
+    bench(tmp_path, variants, *words)
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(VARIANTS.replace("{method: deconfound}", "{method: deconfound, tau: 8.0}"))
+    bench(tmp_path, str(changed), *words)
+    first, second = read_lines(tmp_path / "results/frontier")
+    assert first["variant"] == second["variant"] == "head"
+    assert first["training_id"] != second["training_id"]
 
 
 def test_a_variant_may_be_called_by_a_number(tmp_path):
