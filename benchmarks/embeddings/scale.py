@@ -63,7 +63,7 @@ CONTESTANTS = {
         f"{PASSES} passes, and {PASSES} more on four fifths of the rows to choose alpha",
     ),
     "SGDClassifier": ScaleContestant(
-        lambda: SGDClassifier(loss="log_loss", max_iter=1, tol=None, n_jobs=-1, random_state=0),
+        lambda: SGDClassifier(loss="log_loss", max_iter=1, tol=None, random_state=0),
         "1 pass for each class against the rest",
     ),
     "LogisticRegression": ScaleContestant(

@@ -279,6 +279,19 @@ def test_large_cells_are_left_to_the_gpu():
 
 
 @pytest.mark.filterwarnings("ignore:mean cos")
+def test_no_timed_classifier_starts_threads_of_its_own():
+    """THREADS limits those of BLAS and OpenMP, not those of joblib."""
+    made = [budget.make() for budget in scale.CONTESTANTS.values()]
+    made += [contestant.make(0) for contestant in stream.CONTESTANTS.values()]
+    made += [make(0, "cpu") for make in embeddings.CLASSIFIERS.values()]
+    assert all(
+        value in (None, 1)
+        for each in made
+        for name, value in each.get_params().items()
+        if name.endswith("n_jobs")
+    )
+
+
 def test_scale_fits_all_from_one_file_and_deletes_it(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "TEST_ROWS", 200)
     monkeypatch.setattr(scale, "SPREAD", 1.0)
