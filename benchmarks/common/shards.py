@@ -1,9 +1,9 @@
 """Shards of a benchmark: several commands do a part of its work each."""
 
 import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -39,16 +39,21 @@ def estimate_trainings(
 
 
 def describe_trainings(
-    number: int, out: Path, seconds: float | None, *, shared: bool = False
+    number: int, out: Path, seconds: float | None, by: str = "existing results"
 ) -> str:
     """Describe the missing trainings of a benchmark that appends its lines to `out`.
 
-    With `shared`, the seconds are of trainings that shared a device with others.
+    Their `seconds` are one after another, by what was measured before.
     """
     if not number:
         return f"nothing to do: all lines of this shard are in {out} or in the folder of results"
     work = f"{count_noun(number, 'training')} to do"
     if seconds is None:
         return f"{work}, no price: nothing like it was measured"
-    price = f"about {seconds:,.0f} s one after another by existing results"
-    return f"{work}, at most {price}, which shared a device" if shared else f"{work}, {price}"
+    return f"{work}, about {seconds:,.0f} s one after another by {by}"
+
+
+def name_shared(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Name the trainings of `lines`, which take longer than trainings that have a device alone."""
+    devices = sorted({line["device"] for line in lines})
+    return f"trainings that shared a device ({'; '.join(devices)})"

@@ -26,8 +26,8 @@ from longtail.estimators.tde import (
 from longtail.nn.heads import Head
 
 THREADS = 1
-"""Threads of every classifier whose time is measured: two that wait for each other made a fit of
-scikit-learn up to 300 times slower."""
+"""Threads of every classifier whose time is measured: two that wait for each other can make a fit
+of scikit-learn many times slower."""
 ITERATIONS = 1000
 """Most iterations of logistic regression. The result says whether it converged."""
 

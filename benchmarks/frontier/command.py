@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.common.data_folder import check_data, list_missing
 from benchmarks.common.result_files import append_line, format_spread, read_lines
-from benchmarks.common.shards import describe_trainings
+from benchmarks.common.shards import describe_trainings, name_shared
 from benchmarks.frontier import page, search
 from benchmarks.frontier.sets import VariantUnit, estimate_units, read_units, select_missing
 from longtail.cli.output import print_lines
@@ -53,7 +53,8 @@ def run_command(command: "BenchCommand") -> None:
     wanted = select_missing(units, command.shard, lines)
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
-    print(describe_trainings(len(wanted), out, estimate_units(wanted, lines), shared=True))
+    seconds = estimate_units(wanted, lines)
+    print(describe_trainings(len(wanted), out, seconds, name_shared(lines)))
     if wanted:
         print(f"evaluated on {'held-out images' if held_out else 'the test part'}")
     names = [unit.config.data for unit in wanted]

@@ -36,7 +36,8 @@ def write_search_page(results: Path) -> Path:
 
 def describe_set(lines: Sequence[Line]) -> str:
     """Return data, networks and commits of a set of variants, and how often 1 is likeliest."""
-    data, commits = ({line[key] for line in lines} for key in ("data", "git"))
+    data = {line["data"] for line in lines}
+    commits = {line["git"] or "unknown" for line in lines}
     networks = set(map(name_network, lines))
     counts = []
     for rule in list(RULES)[1:]:
@@ -68,7 +69,7 @@ def tabulate(lines: Sequence[Line]) -> str:
     """Return a table of variants, in the order of their first lines."""
     groups: dict[str, list[Line]] = {}
     for line in sorted(lines, key=lambda line: line["seed"]):
-        told_apart = [line["variant"], line["data"], line["options"]]
+        told_apart = [str(line["variant"]), line["data"], line["options"]]
         groups.setdefault(json.dumps(told_apart, sort_keys=True), []).append(line)
     rows = []
     for group in groups.values():

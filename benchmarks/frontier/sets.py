@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ OWN = ("seed", "val_fraction", "evaluate_on", "root", *(f.name for f in fields(M
 """Options that the benchmark sets, so that no variant can."""
 KEYS = ("variant", "seed", "data", "evaluated_on", "options")
 """What tells one line of results from another."""
-PRICED = ("backbone", "method", "train", "seconds")
+PRICED = ("backbone", "method", "train", "seconds", "device")
 """What the price of a training is made of, beside its data."""
 WAY_OUT = "See benchmarks/frontier/variants for examples"
 
@@ -56,10 +56,22 @@ class VariantUnit:
 
     @property
     def place(self) -> Path:
-        """Folder of its run in that of all; a variant whose options change gets another one."""
+        """Folder of its run in that of all; a change of options or recipe gives another one."""
         part = Path(self.evaluated_on) / self.config.data.replace(":", "-")
-        own = hashlib.sha256(self.key.encode()).hexdigest()[:8]
+        own = hashlib.sha256((self.key + json.dumps(self.train)).encode()).hexdigest()[:8]
         return part / f"{self.variant}-s{self.seed}-{own}"
+
+    @property
+    def train(self) -> dict[str, Any]:
+        """How it is trained, as its line of results has it."""
+        found: dict[str, Any] = round_floats(asdict(self.config.train))
+        return found
+
+    def made(self, line: Mapping[str, Any]) -> bool:
+        """Return whether it made a line, which lacks what was not yet an option."""
+        known = self.train.items()
+        same = all(line["train"].get(name, value) == value for name, value in known)
+        return self.key == _make_key(line) and same
 
 
 def _make_key(line: Mapping[str, Any]) -> str:
@@ -116,7 +128,8 @@ def read_set(path: Path) -> dict[str, Any]:
     if not (isinstance(variants, dict) and variants and tree["seeds"] > 0):
         raise UserError(f"{path} needs at least one seed, and variants by their names. {WAY_OUT}")
     for name, options in variants.items():
-        if not re.fullmatch(r"\w[\w.+-]*", str(name)):
+        named = isinstance(name, str | int) and not isinstance(name, bool)
+        if not (named and re.fullmatch(r"\w[\w.+-]*", str(name))):
             raise UserError(f"{path}: {name!r} cannot be the name of a variant, nor of its folder")
         if not isinstance(options, dict | None):
             raise UserError(f"{path}: {name} is {options!r}: give options, as in {{epochs: 200}}")
@@ -145,8 +158,7 @@ def select_missing(
     for line in done:
         if lacking := [key for key in (*KEYS, *PRICED) if key not in line]:
             raise UserError(f"a line of results has no {lacking[0]}: {json.dumps(line)[:80]}")
-    found = {_make_key(line) for line in done}
-    return [unit for unit in take_shard(units, shard) if unit.key not in found]
+    return [unit for unit in take_shard(units, shard) if not any(map(unit.made, done))]
 
 
 def estimate_units(

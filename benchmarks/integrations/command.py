@@ -18,7 +18,7 @@ from benchmarks.classifiers.bench import ClassifierBench
 from benchmarks.classifiers.recipes import ClassifierRecipe
 from benchmarks.common.data_folder import check_data
 from benchmarks.common.result_files import append_line, format_spread, read_lines, write_page
-from benchmarks.common.shards import describe_trainings, estimate_trainings, take_shard
+from benchmarks.common.shards import describe_trainings, estimate_trainings, name_shared, take_shard
 from benchmarks.common.words import select_words
 from benchmarks.integrations.other_trainers import TRAINERS, Outcome
 from benchmarks.integrations.recipe_task import Task
@@ -71,7 +71,7 @@ def run_command(command: "BenchCommand") -> None:
         [(unit.trainer, epochs) for unit in units],
         [(line["trainer"], line["epochs"], line["seconds"]) for line in done],
     )
-    print(describe_trainings(len(units), out, seconds, shared=True))
+    print(describe_trainings(len(units), out, seconds, name_shared(done)))
     if command.dry_run:
         return
     root, machine = command.root, command.machine

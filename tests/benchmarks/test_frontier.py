@@ -63,8 +63,8 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     seconds = sum(line["seconds"] for line in lines)
     assert capsys.readouterr().out.splitlines() == [
         *(f"{name}  seed 1" for name in ("head", "counted", "linear")),
-        f"3 trainings to do, at most about {seconds:,.0f} s one after another by existing results, "
-        "which shared a device",
+        f"3 trainings to do, about {seconds:,.0f} s one after another by trainings that shared a "
+        f"device ({lines[0]['device']})",
         "evaluated on the test part",
     ]
     with out.open("a") as file:
@@ -87,7 +87,7 @@ def test_the_search_leaves_the_test_part_unread(variants, tmp_path, capsys):
     assert f" {tde} |" in page and "for TDE in " in page
     assert "1 training to do, no price" in shown and "evaluated on held-out images" in shown
     bench(tmp_path, variants, "--only", "head", "--dry-run", name="frontier-search")
-    price = f"1 training to do, at most about {line['seconds']:,.0f} s one after another"
+    price = f"1 training to do, about {line['seconds']:,.0f} s one after another by trainings"
     assert price in capsys.readouterr().out
     append_line(tmp_path / "results/frontier-search/few.jsonl", {**line, "evaluated_on": "test"})
     with pytest.raises(UserError, match="few.jsonl has a line of the test part"):
@@ -101,6 +101,7 @@ def test_the_search_leaves_the_test_part_unread(variants, tmp_path, capsys):
         ("variants: {a: {seed: 3}}", "a: seed is not an option of a variant: the command sets it"),
         ("variants: {a: {device: cuda}}", "a: device is not an option of a variant"),
         ("variants: {a: 3}", "bad.yaml: a is 3: give options, as in {epochs: 200}"),
+        ("variants: {true: {}}", "True cannot be the name of a variant"),
         ("variants: {../a: {}}", "'../a' cannot be the name of a variant, nor of its folder"),
         ("variants: {}", "bad.yaml needs at least one seed, and variants by their names"),
         ("variants: {a: {}}\nseeds: 0", "bad.yaml needs at least one seed"),
@@ -137,6 +138,14 @@ def test_a_changed_variant_is_trained_anew(variants, tmp_path):
     first, second = read_lines(tmp_path / "results/frontier")
     assert first["variant"] == second["variant"] == "head"
     assert first["training_id"] != second["training_id"]
+    recipe = tmp_path / "other.yaml"
+    recipe.write_text("train: {lr: 0.05}\n")
+    changed.write_text(f"recipe: {recipe}\n{VARIANTS}")
+    units = sets.read_units(str(changed), seeds=1, held_out=False, only=("head",))
+    assert sets.select_missing(units, "0/1", [first, second]) == units
+    assert not sets.select_missing(
+        sets.read_units(variants, seeds=1, held_out=False, only=("head",)), "0/1", [first, second]
+    )
 
 
 def test_a_variant_may_be_called_by_a_number(tmp_path):
@@ -144,7 +153,7 @@ def test_a_variant_may_be_called_by_a_number(tmp_path):
     path.write_text("data: digits-lt:20\nvariants: {64: {method: deconfound}, 32: {}}\n")
     (unit,) = sets.read_units(str(path), seeds=1, held_out=False, only=("64",))
     line = {"variant": 64, "seed": 0, "data": "digits-lt:20", "evaluated_on": "test"}
-    line |= {"options": {"method": "deconfound"}, **dict.fromkeys(sets.PRICED, 0)}
+    line |= {"options": {"method": "deconfound"}, **dict.fromkeys(sets.PRICED), "train": {}}
     assert unit.variant == "64" and sets.select_missing([unit], "0/1", [line]) == []
 
 
@@ -220,7 +229,7 @@ def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
     head = line("head", 1, **plain, **priors, tde={"0": 2.9, "1": 2.8, "1.5": 2.7})
     head["rules"]["tde"]["chosen"] = 0.0
     other = line("head", 0, **plain, **priors, tde={"0": 2.9, "1": 2.0, "1.5": 2.1})
-    linear = line(64, 0, **plain, **priors)
+    linear = {**line(64, 0, **plain, **priors), "git": None}
     counted = {**line("counted", 0, **plain, **priors), "method": "balanced-softmax"}
     changed = {**head, "options": {"epochs": 2}}
     for each in (head, linear, counted, other, changed):
@@ -229,7 +238,7 @@ def test_the_search_has_a_table_of_every_seed_for_each_set(tmp_path):
     page = search.write_search_page(tmp_path).read_text()
     assert page.index("## b\n") < page.index("## b-again\n")
     table = page.partition("## b\n")[2].partition("##")[0]
-    assert "digits-lt:20; ResNet-32; commit abcdef0, abcdef1. Strength 1 is the like" in table
+    assert "ResNet-32; commit abcdef0, abcdef1, unknown. Strength 1 is the like" in table
     assert "for TDE in 1 of 3, for self-prior in 4 of 4, for logit adjustment in 4 of 4" in table
     seeds = 3 * ["40.0, 41.0"], ["3.000, 3.000", "2.000, 2.800", "2.500, 2.500", "2.500, 2.500"]
     row = " | ".join(["head", "2", "40.0, 41.0", *seeds[0], *seeds[1]])
@@ -272,6 +281,12 @@ def test_the_docs_and_the_log_say_what_the_search_gives():
     log = read_page(root / "results/frontier-search/log.md")
     said = f"Averaged weights gain at 400 epochs in both**, {min(gains):.2f} to {max(gains):.2f}."
     assert said in log
+    tiny = {line["variant"]: line["rules"]["self-prior"]["1"] for line in lines["tiny-search"]}
+    gain = tiny["longer"]["class_mean"] - tiny["autoaugment"]["class_mean"]
+    assert f"three times the epochs gain {gain:.1f} points under the self-prior" in log
+    found = {line["variant"]: line["rules"]["tde"]["1"]["nll"] for line in lines["search"]}
+    assert min(found, key=found.__getitem__) == "ema-gamma-0.1-temperature-0.2"
+    assert found["cosine"] > found["base"] and found["ema-cosine"] > found["ema"]
     worse = [value - nll["clipped", *key[1:]] for key, value in nll.items() if "again" in key[0]]
     assert f"behind those of `clipped`, by {min(worse):.2f} to {max(worse):.2f}." in log
 

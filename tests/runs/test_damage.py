@@ -115,8 +115,8 @@ def test_a_file_that_changes_the_answers_is_missed(whole, tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
-        ("env.json", ": nothing but the record of the machine"),
-        ("metrics.jsonl", ": nothing but the curve of the loss"),
+        ("env.json", ": without it, nothing but the record of the machine"),
+        ("metrics.jsonl", ": without it, nothing but the curve of the loss"),
         ("result.json", ", or the same training command with --resume evaluates the run again"),
     ],
 )

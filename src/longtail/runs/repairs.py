@@ -11,7 +11,7 @@ def explain_repair(path: Path, command: str = "training") -> str:
     """Explain how to repair a damaged or missing file of a run that `command` made."""
     again = f"the same {command} command with --resume"
     folder, name = path.parent, path.name
-    delete = ", or delete it, and" if path.exists() else ":"
+    delete = ", or delete it, and" if path.exists() else ": without it,"
     if name == "config.yaml":
         return f"Restore it, or train the run again: {again.replace('--resume', '--overwrite')}"
     if name == "env.json":
