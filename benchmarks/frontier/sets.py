@@ -58,7 +58,8 @@ class VariantUnit:
     def place(self) -> Path:
         """Folder of its run in that of all; a change of options or recipe gives another one."""
         part = Path(self.evaluated_on) / self.config.data.replace(":", "-")
-        own = hashlib.sha256((self.key + json.dumps(self.train)).encode()).hexdigest()[:8]
+        made_by = [self.key, self.config.method, self.config.backbone, self.train]
+        own = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()[:8]
         return part / f"{self.variant}-s{self.seed}-{own}"
 
     @property
@@ -70,8 +71,9 @@ class VariantUnit:
     def made(self, line: Mapping[str, Any]) -> bool:
         """Return whether it made a line, which lacks what was not yet an option."""
         known = self.train.items()
-        same = all(line["train"].get(name, value) == value for name, value in known)
-        return self.key == _make_key(line) and same
+        alike = all(line["train"].get(name, value) == value for name, value in known)
+        model = (line["method"], line["backbone"]) == (self.config.method, self.config.backbone)
+        return self.key == _make_key(line) and model and alike
 
 
 def _make_key(line: Mapping[str, Any]) -> str:

@@ -154,7 +154,9 @@ def test_a_variant_may_be_called_by_a_number(tmp_path):
     (unit,) = sets.read_units(str(path), seeds=1, held_out=False, only=("64",))
     line = {"variant": 64, "seed": 0, "data": "digits-lt:20", "evaluated_on": "test"}
     line |= {"options": {"method": "deconfound"}, **dict.fromkeys(sets.PRICED), "train": {}}
+    line |= {"method": "deconfound", "backbone": unit.config.backbone}
     assert unit.variant == "64" and sets.select_missing([unit], "0/1", [line]) == []
+    assert sets.select_missing([unit], "0/1", [{**line, "backbone": "another"}]) == [unit]
 
 
 @pytest.mark.parametrize("path", sorted(sets.FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
